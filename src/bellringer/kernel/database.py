@@ -1,0 +1,112 @@
+"""The database: one pool of connections, transactions, and its failures as two decisions for the caller.
+
+A lost connection or a database that is starting or stopping raises `Unavailable`: the outcome is unknown and the
+caller may try again. Everything else that PostgreSQL says stays an `asyncpg.PostgresError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+import asyncpg.pool
+import msgspec
+
+from bellringer.kernel.errors import StartupError, Unavailable
+
+OLDEST_SUPPORTED_VERSION = 15
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
+"""A connection of the pool, or one that the caller opened: operations that join a transaction take either."""
+
+ITEM_FAULTS: tuple[type[Exception], ...] = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
+"""What PostgreSQL and the driver raise because of one row's content; see `MicroBatcher`."""
+
+_LOST_CONNECTION: tuple[type[Exception], ...] = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,  # the server shuts down, crashed, or is starting up
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InterfaceError,
+    OSError,
+    TimeoutError,
+)
+
+
+class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the database and how many connections to keep."""
+
+    url: str | None = None
+    pool_size: int = 16
+    connect_timeout_seconds: float = 10.0
+    command_timeout_seconds: float = 60.0
+
+
+class Database:
+    """A pool of connections to one PostgreSQL database."""
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record]) -> None:
+        self._pool = pool
+
+    @classmethod
+    async def open(cls, config: DatabaseConfig, connect_arguments: dict[str, Any] | None = None) -> Database:
+        """Open the pool, to `connect_arguments` (the embedded server) or else to `config.url`.
+
+        Raises `StartupError` when the database does not answer or is older than PostgreSQL 15.
+        """
+        arguments: dict[str, Any] = connect_arguments or {"dsn": config.url}
+        try:
+            pool = await asyncpg.create_pool(
+                min_size=1,
+                max_size=config.pool_size,
+                timeout=config.connect_timeout_seconds,
+                command_timeout=config.command_timeout_seconds,
+                server_settings={"application_name": "bellringer", "jit": "off", "TimeZone": "UTC"},
+                **arguments,
+            )
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
+            reason = str(error) or type(error).__name__
+            raise StartupError(f"the database cannot be reached: {reason}") from error
+        database = cls(pool)
+        await database._refuse_old_server()
+        return database
+
+    async def _refuse_old_server(self) -> None:
+        async with self.connection() as connection:
+            version = connection.get_server_version()
+        if version.major < OLDEST_SUPPORTED_VERSION:
+            await self.close()
+            raise StartupError(
+                f"PostgreSQL {OLDEST_SUPPORTED_VERSION} or newer is needed, the server is {version.major}"
+            )
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection in autocommit mode. Raises `Unavailable` when the database is lost."""
+        try:
+            async with self._pool.acquire() as connection:
+                yield connection
+        except _LOST_CONNECTION as error:
+            # The driver reports values that it cannot encode as an interface error too: those are the caller's.
+            if isinstance(error, ITEM_FAULTS):
+                raise
+            raise Unavailable(f"the database is not available: {str(error) or type(error).__name__}") from error
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A connection inside a transaction, committed when the block ends without an error."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def close(self, timeout_seconds: float = 10.0) -> None:
+        """Close every connection, by force after `timeout_seconds`."""
+        try:
+            await asyncio.wait_for(self._pool.close(), timeout_seconds)
+        except TimeoutError:
+            self._pool.terminate()
