@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class BatcherConfig(msgspec.Struct, frozen=True, kw_only=True):
+class BatcherConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The bounds of one batcher. Weight is in the unit of its `weigh`, bytes as a rule."""
 
     max_batch_items: int = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import asyncpg
 import asyncpg.pool
@@ -18,6 +18,8 @@ import msgspec
 from bellringer.kernel.errors import StartupError, Unavailable
 
 OLDEST_SUPPORTED_VERSION = 15
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | asyncpg.pool.PoolConnectionProxy[asyncpg.Record]"
 """A connection of the pool, or one that the caller opened: operations that join a transaction take either."""
@@ -39,13 +41,13 @@ _LOST_CONNECTION: tuple[type[Exception], ...] = (
 )
 
 
-class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True):
+class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to reach the database and how many connections to keep."""
 
     url: str | None = None
-    pool_size: int = 16
-    connect_timeout_seconds: float = 10.0
-    command_timeout_seconds: float = 60.0
+    pool_size: Annotated[int, msgspec.Meta(ge=4, le=1000)] = 16
+    connect_timeout_seconds: Positive = 10.0
+    command_timeout_seconds: Positive = 60.0
 
 
 class Database:

@@ -1,0 +1,5 @@
+"""`python -m bellringer`."""
+
+from bellringer.cli import main
+
+main()

@@ -1,0 +1,149 @@
+"""Opens the resources, builds the services and wires every subscription: one list, without branches.
+
+Start: embedded PostgreSQL, pool, migrations, queues, services. Stop, in the opposite order: intake, what it handed
+in, the consumers and loops, the pool, PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
+from bellringer.broker.loops import Purger, Sweeper
+from bellringer.broker.routes import broker_routes
+from bellringer.broker.wakeups import PendingWatcher
+from bellringer.config import Config
+from bellringer.edge.app import build_app
+from bellringer.edge.keys import Keys
+from bellringer.edge.server import HttpServer
+from bellringer.kernel.clock import SystemClock
+from bellringer.kernel.database import Database
+from bellringer.kernel.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresConfig, running_server
+from bellringer.kernel.migrations import migrate
+from bellringer.kernel.service import Service
+from bellringer.kernel.tally import TallyFolder
+from bellringer.notifications.channels.capture import CapturedMailbox, CaptureServer
+from bellringer.notifications.channels.sender import OUTBOUND_QUEUE, EmailSender
+from bellringer.notifications.channels.smtp import SmtpTransport
+from bellringer.notifications.digests.loops import CLOSED_QUEUE, DigestCloser, DigestsConfig, Grouper, Joiner
+from bellringer.notifications.loops import Expirer
+from bellringer.notifications.routes import notification_routes
+from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+
+SUBSYSTEMS = ("kernel", "edge", "broker", "notifications")
+"""In layer order: the order in which migrations are applied."""
+
+
+class Assembly(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a process of Bellringer may run, in the order of the start: what stands last stops first."""
+
+    keys: Keys
+    notifications: Notifications
+    foundation: list[Service]
+    workers: list[Service]
+    api: list[Service]
+
+
+@asynccontextmanager
+async def open_database(config: Config, *, watch: list[Service] | None = None) -> AsyncIterator[Database]:
+    """The migrated database: external, or the embedded one, which is started unless a live process runs it already.
+
+    The service that keeps an embedded server up is added to `watch`. Raises `StartupError`.
+    """
+    async with AsyncExitStack() as stack:
+        arguments = None
+        if config.database.url is None:
+            embedded_config = EmbeddedPostgresConfig(data_directory=Path(config.data_directory))
+            if watch is None:
+                arguments = running_server(embedded_config)
+            if arguments is None:
+                server = EmbeddedPostgres(embedded_config)
+                await server.start()
+                stack.push_async_callback(server.stop)
+                arguments = server.connect_arguments()
+                if watch is not None:
+                    watch.append(server)
+        database = await Database.open(config.database, arguments)
+        stack.push_async_callback(database.close)
+        await migrate(database, SUBSYSTEMS)
+        yield database
+
+
+@asynccontextmanager
+async def assemble(config: Config) -> AsyncIterator[Assembly]:
+    """Build everything; on exit write what is still in memory and close what was opened. Raises `StartupError`."""
+    watch: list[Service] = []
+    async with open_database(config, watch=watch) as database, AsyncExitStack() as stack:
+        settings = config.notifications
+        keys = Keys(database, SystemClock())
+        broker = Broker(database, config.broker)
+        stack.push_async_callback(broker.drain)
+        accepted = await broker.ensure_queue(SYSTEM_ENVIRONMENT, ACCEPTED_QUEUE)
+        closed = await broker.ensure_queue(SYSTEM_ENVIRONMENT, CLOSED_QUEUE)
+        outbound = await broker.ensure_queue(SYSTEM_ENVIRONMENT, OUTBOUND_QUEUE)
+
+        notifications = Notifications(database, broker, accepted, batcher=config.broker.batcher)
+        stack.push_async_callback(notifications.drain)
+        capture = CaptureServer(database)
+        stack.push_async_callback(capture.close)
+        smtp_url = settings.smtp.url or await capture.start()
+        sender = EmailSender(
+            database,
+            broker,
+            outbound,
+            keys,
+            SmtpTransport(smtp_url, settings.email_from, settings.smtp),
+            email_from=settings.email_from,
+            give_up_after_seconds=settings.give_up_after_seconds,
+            concurrency=2 * settings.smtp.connections,
+        )
+        stack.push_async_callback(sender.drain)
+        digests = DigestsConfig(
+            window_seconds=settings.digest_window_seconds,
+            recipients_per_email=settings.recipients_per_email,
+            events_per_email=settings.events_per_email,
+        )
+        joiner = Joiner(database, broker, accepted, digests)
+        grouper = Grouper(database, broker, closed, outbound, digests)
+
+        stopping = asyncio.Event()
+
+        def end_waits() -> None:
+            stopping.set()
+            broker.wakeups.close()
+
+        mailbox = CapturedMailbox(database)
+        app = build_app(
+            config.edge,
+            database,
+            keys,
+            [broker_routes(broker), notification_routes(notifications, mailbox)],
+        )
+        http_server = HttpServer(config.edge, app, end_waits=end_waits)
+        http_server.check_port()
+        visibility = settings.visibility_timeout_seconds
+        yield Assembly(
+            keys=keys,
+            notifications=notifications,
+            foundation=[*watch, PendingWatcher(database, broker.wakeups)],
+            workers=[
+                TallyFolder(database),
+                Sweeper(database, broker),
+                Purger(database, broker),
+                Expirer(database, settings),
+                Consumer(broker, outbound, sender.handle, _take(100, visibility)),
+                Consumer(broker, closed, grouper.handle, _take(10, visibility)),
+                DigestCloser(database, broker, closed),
+                Consumer(broker, accepted, joiner.handle, _take(1000, visibility)),
+            ],
+            api=[http_server],
+        )
+
+
+def _take(batch_items: int, visibility_timeout_seconds: float) -> ConsumerConfig:
+    return ConsumerConfig(batch_items=batch_items, visibility_timeout_seconds=visibility_timeout_seconds)

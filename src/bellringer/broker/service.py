@@ -1,0 +1,269 @@
+"""What the broker does, for HTTP and for the pipeline alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+
+from bellringer.broker import store
+from bellringer.broker.model import (
+    LARGEST_BATCH,
+    LARGEST_BODY_BYTES,
+    LONGEST_RETENTION_SECONDS,
+    LONGEST_VISIBILITY_TIMEOUT_SECONDS,
+    LONGEST_WAIT_SECONDS,
+    Message,
+    MessageId,
+    Queue,
+    QueueCounts,
+    ReceiptHandle,
+    check_queue_name,
+)
+from bellringer.broker.wakeups import Wakeups
+from bellringer.kernel.batcher import BatcherConfig, MicroBatcher
+from bellringer.kernel.database import ITEM_FAULTS, Connection, Database
+from bellringer.kernel.errors import InvalidInput, NotFound, TooLarge
+from bellringer.kernel.tally import Tallies
+
+
+class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Defaults of a new queue, and the pace of the background work."""
+
+    visibility_timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_VISIBILITY_TIMEOUT_SECONDS)] = 600
+    retention_seconds: Annotated[int, msgspec.Meta(ge=0, le=LONGEST_RETENTION_SECONDS)] = 7 * 24 * 3600
+    sweep_interval_seconds: Annotated[float, msgspec.Meta(gt=0)] = 0.5
+    purge_interval_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    batcher: BatcherConfig = BatcherConfig()
+
+
+class ReceiptNotHeld(NotFound):
+    """No message is held under this receipt handle: it was returned when its visibility timeout ran out."""
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to publish; `delay_seconds` hides it for that long."""
+
+    body: bytes
+    delay_seconds: float = 0.0
+
+
+class Broker:
+    """Queues of messages: publish, claim, delete, extend, release."""
+
+    def __init__(self, database: Database, config: BrokerConfig | None = None) -> None:
+        self.config = config or BrokerConfig()
+        self.wakeups = Wakeups()
+        self._database = database
+        self._tallies = Tallies(database)
+        self._queues: dict[tuple[UUID, str], Queue] = {}
+        self._publisher = MicroBatcher[tuple[Queue, Sequence[Publication]], list[MessageId]](
+            "publish",
+            self._write_publications,
+            config=self.config.batcher,
+            weigh=lambda item: sum(len(publication.body) for publication in item[1]),
+            isolate=ITEM_FAULTS,
+        )
+        self._deleter = MicroBatcher[tuple[Queue, ReceiptHandle], bool](
+            "delete", self._write_deletions, config=self.config.batcher
+        )
+
+    async def queue(self, environment_id: UUID, name: str) -> Queue:
+        """The queue of that name. Raises `NotFound`, or `InvalidInput` for an impossible name."""
+        if (found := self._queues.get((environment_id, name))) is not None:
+            return found
+        check_queue_name(name)
+        async with self._database.connection() as connection:
+            queue = await store.find_queue(connection, environment_id, name)
+        if queue is None:
+            raise NotFound(f"there is no queue {name}")
+        # The copy is for its id, which never changes; a claim reads the settings anew.
+        self._queues[(environment_id, name)] = queue
+        return queue
+
+    async def ensure_queue(self, environment_id: UUID, name: str) -> Queue:
+        """The queue of that name, made with the default settings if it is new."""
+        try:
+            return await self.queue(environment_id, name)
+        except NotFound:
+            async with self._database.connection() as connection:
+                await store.add_queue(
+                    connection,
+                    environment_id,
+                    name,
+                    self.config.visibility_timeout_seconds,
+                    self.config.retention_seconds,
+                )
+            return await self.queue(environment_id, name)
+
+    async def configure_queue(
+        self, environment_id: UUID, name: str, *, visibility_timeout_seconds: int, retention_seconds: int
+    ) -> Queue:
+        """Make a queue or change its settings; they hold for claims made from then on. Raises `InvalidInput`."""
+        check_queue_name(name)
+        check_visibility_timeout(visibility_timeout_seconds)
+        if not 0 <= retention_seconds <= LONGEST_RETENTION_SECONDS:
+            raise InvalidInput(
+                f"retention_seconds must be from 0 to {LONGEST_RETENTION_SECONDS}", field="retention_seconds"
+            )
+        async with self._database.connection() as connection:
+            queue = await store.configure_queue(
+                connection, environment_id, name, visibility_timeout_seconds, retention_seconds
+            )
+        self._queues[(environment_id, name)] = queue
+        return queue
+
+    async def list_queues(self, environment_ids: Sequence[UUID] | None = None) -> list[Queue]:
+        """The queues of those environments, or of all, by name."""
+        async with self._database.connection() as connection:
+            return await store.list_queues(connection, environment_ids)
+
+    async def publish(self, connection: Connection, queue: Queue, bodies: Sequence[bytes]) -> list[MessageId]:
+        """Publish inside the caller's transaction. After its commit call `wakeups.wake`, or a claim waits 200 ms."""
+        _check_publications([Publication(body=body) for body in bodies])
+        return await store.publish(connection, [queue.id] * len(bodies), bodies, [0.0] * len(bodies))
+
+    async def send(self, queue: Queue, publications: Sequence[Publication]) -> list[MessageId]:
+        """Publish in a commit shared with other callers; return the ids after it. All or none are stored.
+
+        Raises `InvalidInput` for an empty or too large batch, `TooLarge` for a body over 256 KiB, `Overloaded`.
+        """
+        if not 1 <= len(publications) <= LARGEST_BATCH:
+            raise InvalidInput(f"a batch holds 1 to {LARGEST_BATCH} messages", field="body")
+        _check_publications(publications)
+        return await self._publisher.submit((queue, publications))
+
+    async def claim(
+        self,
+        queue: Queue,
+        limit: int,
+        *,
+        visibility_timeout_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> list[Message]:
+        """Take up to `limit` messages, the oldest first; wait up to `wait_seconds` for the first of them.
+
+        Raises `InvalidInput` when a number is out of range.
+        """
+        _check_claim(limit, wait_seconds)
+        if visibility_timeout_seconds is not None:
+            check_visibility_timeout(visibility_timeout_seconds)
+        deadline = asyncio.get_running_loop().time() + wait_seconds
+        while True:
+            with self.wakeups.waiter(queue.id) as woken:
+                async with self._database.connection() as connection:
+                    messages = await store.claim(connection, queue.id, limit, visibility_timeout_seconds)
+                if len(messages) == limit:
+                    self.wakeups.wake(queue.id)  # there may be more for the next in line
+                remaining = deadline - asyncio.get_running_loop().time()
+                if messages or remaining <= 0 or self.wakeups.closed:
+                    return messages
+                try:
+                    await asyncio.wait_for(woken.wait(), remaining)
+                except TimeoutError:
+                    return []
+
+    async def acknowledge(self, queue: Queue, receipt_handle: ReceiptHandle) -> None:
+        """Delete a message in a commit shared with other callers. Raises `ReceiptNotHeld`."""
+        if not await self._deleter.submit((queue, receipt_handle)):
+            raise ReceiptNotHeld
+
+    async def complete(self, connection: Connection, queue: Queue, messages: Sequence[Message]) -> None:
+        """Delete messages inside the caller's transaction. Raises `ReceiptNotHeld` if another attempt has begun.
+
+        The error must end the transaction: then the work of an attempt that lost its hold leaves no trace.
+        """
+        handles = [message.receipt_handle for message in messages]
+        held = await store.delete(connection, [queue.id] * len(handles), handles)
+        if len(held) < len(handles):
+            raise ReceiptNotHeld
+
+    async def extend(self, queue: Queue, receipt_handles: Sequence[ReceiptHandle], seconds: float) -> int:
+        """Hold messages for `seconds` from now; return how many were still held."""
+        async with self._database.connection() as connection:
+            return len(await store.extend(connection, queue.id, receipt_handles, seconds))
+
+    async def release(
+        self, queue: Queue, receipt_handles: Sequence[ReceiptHandle], delays_seconds: Sequence[float]
+    ) -> None:
+        """Hand messages back, each to be claimed after its delay. Those no longer held are another's now."""
+        async with self._database.connection() as connection:
+            await store.release(connection, queue.id, receipt_handles, delays_seconds)
+        self.wakeups.wake(queue.id, len(receipt_handles))
+
+    async def counts(self, queues: Sequence[Queue]) -> dict[UUID, QueueCounts]:
+        """How each queue stands, without a scan."""
+        ids = [queue.id for queue in queues]
+        tallies = await self._tallies.read(ids)
+        async with self._database.connection() as connection:
+            ages = await store.ages(connection, ids)
+        return {
+            queue_id: QueueCounts(
+                pending=tallies[queue_id]["pending"],
+                in_flight=tallies[queue_id]["in_flight"],
+                delayed=tallies[queue_id]["delayed"],
+                deleted=tallies[queue_id]["deleted"],
+                oldest_pending_age_seconds=round(ages[queue_id][0], 3),
+                stuck=ages[queue_id][1],
+            )
+            for queue_id in ids
+        }
+
+    async def drain(self) -> None:
+        """End the waits, and return when what was submitted is written."""
+        self.wakeups.close()
+        await self._publisher.drain()
+        await self._deleter.drain()
+
+    async def _write_publications(
+        self, items: Sequence[tuple[Queue, Sequence[Publication]]]
+    ) -> list[list[MessageId] | Exception]:
+        flat = [(queue.id, publication) for queue, publications in items for publication in publications]
+        async with self._database.connection() as connection:
+            ids = iter(
+                await store.publish(
+                    connection,
+                    [queue_id for queue_id, _ in flat],
+                    [publication.body for _, publication in flat],
+                    [publication.delay_seconds for _, publication in flat],
+                )
+            )
+        for queue, publications in items:
+            self.wakeups.wake(queue.id, len(publications))
+        return [[next(ids) for _ in publications] for _, publications in items]
+
+    async def _write_deletions(self, items: Sequence[tuple[Queue, ReceiptHandle]]) -> list[bool | Exception]:
+        handles = [handle for _, handle in items]
+        async with self._database.connection() as connection:
+            deleted = await store.delete(connection, [queue.id for queue, _ in items], handles)
+        return [handle in deleted for handle in handles]
+
+
+def check_visibility_timeout(seconds: float) -> None:
+    """Raise `InvalidInput` for a visibility timeout out of range."""
+    if not 1 <= seconds <= LONGEST_VISIBILITY_TIMEOUT_SECONDS:
+        raise InvalidInput(
+            f"visibility_timeout_seconds must be from 1 to {LONGEST_VISIBILITY_TIMEOUT_SECONDS}",
+            field="visibility_timeout_seconds",
+        )
+
+
+def _check_claim(limit: int, wait_seconds: float) -> None:
+    if not 1 <= limit <= LARGEST_BATCH:
+        raise InvalidInput(f"n must be from 1 to {LARGEST_BATCH}", field="n")
+    if not 0 <= wait_seconds <= LONGEST_WAIT_SECONDS:
+        raise InvalidInput(f"wait must be from 0 to {LONGEST_WAIT_SECONDS:g} seconds", field="wait")
+
+
+def _check_publications(publications: Sequence[Publication]) -> None:
+    for index, publication in enumerate(publications):
+        if len(publication.body) > LARGEST_BODY_BYTES:
+            field = f"[{index}].msg" if len(publications) > 1 else "msg"
+            raise TooLarge(f"a message holds at most {LARGEST_BODY_BYTES} bytes", field=field)
+        if not 0 <= publication.delay_seconds <= LONGEST_VISIBILITY_TIMEOUT_SECONDS:
+            raise InvalidInput(
+                f"delay_seconds must be from 0 to {LONGEST_VISIBILITY_TIMEOUT_SECONDS}", field="delay_seconds"
+            )

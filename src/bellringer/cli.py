@@ -1,0 +1,158 @@
+"""The command line: `bellringer up`, and what an operator needs beside it.
+
+Errors of the start are one line on standard error and exit code 1; wrong usage is exit code 2.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+from uuid import UUID
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bellringer import __version__
+from bellringer.assembly import open_database
+from bellringer.config import VARIABLES, Config, read_config
+from bellringer.edge.keys import Keys
+from bellringer.kernel.clock import SystemClock
+from bellringer.kernel.errors import BellringerError
+from bellringer.kernel.logs import configure_logs
+from bellringer.roles import Role
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Everything between “something happened” and “a person saw it”, on PostgreSQL.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+keys_app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+app.add_typer(keys_app, name="keys")
+
+console = Console(highlight=False)
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="Settings file; ./bellringer.toml if it exists.", dir_okay=False)
+]
+
+
+def main() -> NoReturn:
+    """Run the command line."""
+    try:
+        app(standalone_mode=True)
+    except BellringerError as error:
+        sys.stderr.write(f"bellringer: {error}\n")
+        sys.exit(1)
+    sys.exit(0)
+
+
+@app.command()
+def up(
+    config_file: ConfigFile = None,
+    role: Annotated[Role, typer.Option(help="What this process runs.")] = Role.ALL,
+    demo: Annotated[bool, typer.Option("--demo", help="Replay a sample of task events, once.")] = False,  # noqa: FBT002
+) -> None:
+    """Start Bellringer in the foreground; Ctrl-C or SIGTERM stops it in order."""
+    from bellringer.foreground import run_in_foreground  # noqa: PLC0415 - keeps the other commands quick
+
+    _run(run_in_foreground(_read(config_file), role, console, demo=demo))
+
+
+@app.command("check-config")
+def check_config(
+    config_file: ConfigFile = None,
+    list_settings: Annotated[bool, typer.Option("--list", help="Show every setting.")] = False,  # noqa: FBT002
+) -> None:
+    """Check the settings without starting anything."""
+    config = _read(config_file)
+    if list_settings:
+        table = Table("environment variable", "in bellringer.toml", "value", box=None, pad_edge=False)
+        for variable, path in VARIABLES.items():
+            table.add_row(variable, path, _shown(config, path))
+        console.print(table)
+    console.print("The settings are valid.")
+
+
+@app.command()
+def version() -> None:
+    """Show the version."""
+    console.print(__version__)
+
+
+@keys_app.command("create")
+def create_key(
+    name: Annotated[str, typer.Argument(help="What the key is for, such as “billing service”.")],
+    organisation: Annotated[str | None, typer.Option(help="BELLRINGER_ORGANISATION if left out.")] = None,
+    environment: Annotated[str | None, typer.Option(help="BELLRINGER_ENVIRONMENT if left out.")] = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Make a key for one environment. It is shown once."""
+    config = _read(config_file)
+
+    async def create() -> str:
+        async with open_database(config) as database:
+            keys = Keys(database, SystemClock())
+            return await keys.create(organisation or config.organisation, environment or config.environment, name)
+
+    typer.echo(_run(create()))
+
+
+@keys_app.command("list")
+def list_keys(config_file: ConfigFile = None) -> None:
+    """List the keys; the keys themselves are not stored."""
+    config = _read(config_file)
+
+    async def listed() -> Table:
+        table = Table("id", "environment", "name", "ends in", "created", "revoked", box=None, pad_edge=False)
+        async with open_database(config) as database:
+            for key in await Keys(database, SystemClock()).list_keys():
+                revoked = key.revoked_at.isoformat(timespec="seconds") if key.revoked_at else ""
+                created = key.created_at.isoformat(timespec="seconds")
+                table.add_row(str(key.id), str(key.environment), key.name, f"…{key.hint}", created, revoked)
+        return table
+
+    console.print(_run(listed()))
+
+
+@keys_app.command("revoke")
+def revoke_key(
+    key_id: Annotated[UUID, typer.Argument(help="The id that `keys list` shows.")], config_file: ConfigFile = None
+) -> None:
+    """Revoke a key: within a second nothing takes it any more."""
+    config = _read(config_file)
+
+    async def revoke() -> None:
+        async with open_database(config) as database:
+            await Keys(database, SystemClock()).revoke(key_id)
+
+    _run(revoke())
+    console.print(f"Revoked {key_id}.")
+
+
+def _read(config_file: Path | None) -> Config:
+    config = read_config(os.environ, config_file)
+    log_format = config.log.format
+    configure_logs(
+        config.log.level, ("text" if sys.stderr.isatty() else "json") if log_format == "auto" else log_format
+    )
+    return config
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return uvloop.run(work)
+
+
+def _shown(config: Config, path: str) -> str:
+    value: object = config
+    for name in path.split("."):
+        value = getattr(value, name)
+    is_secret = value is not None and path in {"api_key", "database.url", "notifications.smtp.url"}
+    return "(set)" if is_secret else str(value)

@@ -1,0 +1,7 @@
+"""Metrics of the edge."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter
+
+REQUESTS = Counter("bellringer_http_requests_total", "HTTP requests", ["method", "path", "status"])

@@ -1,0 +1,47 @@
+"""Records of the edge."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from uuid import UUID
+
+import msgspec
+
+from bellringer.kernel.errors import InvalidInput
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+SHORTEST_KEY = 16
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """An organisation and one of its environments: what a key opens and everything belongs to."""
+
+    id: UUID
+    organisation: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.organisation}/{self.name}"
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a key after its creation: not the key."""
+
+    id: UUID
+    name: str
+    environment: Environment
+    hint: str
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+def check_name(value: str, field: str) -> str:
+    """Return the name of an organisation or environment; raise `InvalidInput` when it is not one."""
+    if not _NAME.fullmatch(value):
+        raise InvalidInput(
+            f"{field} must be 1 to 63 letters, digits, dots, dashes or underscores, and start with a letter or digit",
+            field=field,
+        )
+    return value

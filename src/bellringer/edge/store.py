@@ -1,0 +1,107 @@
+"""All SQL of the edge: environments and API keys."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+
+from bellringer.edge.model import ApiKey, Environment
+from bellringer.kernel.database import Connection
+from bellringer.kernel.ids import uuid7
+
+# Two processes that start together must get the same row: the second insert finds the first one's.
+ENSURE_ENVIRONMENT = """
+WITH created AS (
+    INSERT INTO bellringer.environments (id, organisation, name) VALUES ($1, $2, $3)
+    ON CONFLICT (organisation, name) DO NOTHING
+    RETURNING id, organisation, name
+)
+SELECT id, organisation, name FROM created
+UNION ALL
+SELECT id, organisation, name FROM bellringer.environments WHERE organisation = $2 AND name = $3
+LIMIT 1
+"""
+FIND_ENVIRONMENT = "SELECT id, organisation, name FROM bellringer.environments WHERE id = $1"
+ADD_KEY = """
+INSERT INTO bellringer.api_keys (id, environment_id, name, hint, hash) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (hash) DO NOTHING
+"""
+# Index: api_keys_hash_key.
+FIND_BY_HASH = """
+SELECT environment.id, environment.organisation, environment.name
+FROM bellringer.api_keys AS key
+JOIN bellringer.environments AS environment ON environment.id = key.environment_id
+WHERE key.hash = $1 AND key.revoked_at IS NULL
+"""
+LIST_KEYS = """
+SELECT key.id, key.name, key.hint, key.created_at, key.revoked_at,
+    environment.id AS environment_id, environment.organisation, environment.name AS environment_name
+FROM bellringer.api_keys AS key
+JOIN bellringer.environments AS environment ON environment.id = key.environment_id
+ORDER BY key.id
+"""
+REVOKE_KEY = """
+UPDATE bellringer.api_keys SET revoked_at = COALESCE(revoked_at, clock_timestamp()) WHERE id = $1 RETURNING id
+"""
+COUNT_KEYS = "SELECT count(*) FROM bellringer.api_keys"
+
+
+async def ensure_environment(connection: Connection, organisation: str, name: str) -> Environment:
+    """The environment of that name, made if it is new."""
+    row = await connection.fetchrow(ENSURE_ENVIRONMENT, uuid7(), organisation, name)
+    if row is None:  # another process inserted it after this statement took its snapshot
+        row = await connection.fetchrow(ENSURE_ENVIRONMENT, uuid7(), organisation, name)
+    assert row is not None  # noqa: S101 - the first call waited for that insert, so the second sees it
+    return _environment(row)
+
+
+async def find_environment(connection: Connection, environment_id: UUID) -> Environment | None:
+    """The environment with that id."""
+    row = await connection.fetchrow(FIND_ENVIRONMENT, environment_id)
+    return None if row is None else _environment(row)
+
+
+async def add_key(connection: Connection, environment_id: UUID, name: str, hint: str, key_hash: bytes) -> UUID:
+    """Store a key's hash; a hash that is stored already stays as it is, revoked or not."""
+    key_id = uuid7()
+    await connection.execute(ADD_KEY, key_id, environment_id, name, hint, key_hash)
+    return key_id
+
+
+async def find_by_hash(connection: Connection, key_hash: bytes) -> Environment | None:
+    """The environment that a key opens, or None for a key that is unknown or revoked."""
+    row = await connection.fetchrow(FIND_BY_HASH, key_hash)
+    return None if row is None else _environment(row)
+
+
+async def list_keys(connection: Connection) -> list[ApiKey]:
+    """Every key, oldest first."""
+    return [
+        ApiKey(
+            id=row["id"],
+            name=row["name"],
+            environment=Environment(
+                id=row["environment_id"], organisation=row["organisation"], name=row["environment_name"]
+            ),
+            hint=row["hint"],
+            created_at=row["created_at"],
+            revoked_at=row["revoked_at"],
+        )
+        for row in await connection.fetch(LIST_KEYS)
+    ]
+
+
+async def revoke_key(connection: Connection, key_id: UUID) -> bool:
+    """Revoke a key, once and for all; return whether it exists."""
+    return await connection.fetchval(REVOKE_KEY, key_id) is not None
+
+
+async def count_keys(connection: Connection) -> int:
+    """How many keys were ever made, revoked ones included."""
+    count: int = await connection.fetchval(COUNT_KEYS)
+    return count
+
+
+def _environment(row: asyncpg.Record) -> Environment:
+    return Environment(id=row["id"], organisation=row["organisation"], name=row["name"])

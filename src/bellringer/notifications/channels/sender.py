@@ -1,0 +1,152 @@
+"""Sends emails: takes them from the queue emails.outbound, composes them, and records what the server said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+from prometheus_client import Counter
+
+from bellringer.broker import Broker, Message, Queue, ReceiptNotHeld
+from bellringer.edge.keys import Keys
+from bellringer.edge.model import Environment
+from bellringer.kernel.backoff import Backoff
+from bellringer.kernel.batcher import MicroBatcher
+from bellringer.kernel.database import Database
+from bellringer.notifications.channels import store
+from bellringer.notifications.channels.email import DigestEmail, compose
+from bellringer.notifications.channels.model import OutboundEmail, Outcome
+from bellringer.notifications.channels.smtp import SmtpTransport, SmtpUnreachable
+
+OUTBOUND_QUEUE = "emails.outbound"
+
+RETRY = Backoff(first_seconds=2.0, cap_seconds=900.0)
+
+_EMAILS = Counter("bellringer_email_recipients_total", "Recipients of emails by outcome", ["outcome"])
+
+
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What to record of one attempt at one email."""
+
+    email_id: UUID
+    message: Message
+    outcomes: list[Outcome]
+    finished: bool
+
+
+class EmailSender:
+    """Handles messages of outbound emails, several at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        outbound: Queue,
+        keys: Keys,
+        transport: SmtpTransport,
+        *,
+        email_from: str,
+        give_up_after_seconds: float,
+        concurrency: int,
+    ) -> None:
+        self._database = database
+        self._broker = broker
+        self._outbound = outbound
+        self._keys = keys
+        self._transport = transport
+        self._email_from = email_from
+        self._give_up_after_seconds = give_up_after_seconds
+        # Bounds the emails in memory; the composed bytes of one are held while the server takes them.
+        self._slots = asyncio.Semaphore(concurrency)
+        self._environments: dict[UUID, Environment] = {}
+        self._recorder = MicroBatcher[_Report, None]("record deliveries", self._record)
+
+    async def handle(self, messages: Sequence[Message]) -> None:
+        """Send a batch. Raises `SmtpUnreachable` after handing back what no server took."""
+        results = await asyncio.gather(*(self._send(message) for message in messages), return_exceptions=True)
+        unsent = [
+            (message, result)
+            for message, result in zip(messages, results, strict=True)
+            if isinstance(result, BaseException)
+        ]
+        if not unsent:
+            return
+        unreachable = [message for message, error in unsent if isinstance(error, SmtpUnreachable)]
+        if unreachable:
+            await self._broker.release(
+                self._outbound, [message.receipt_handle for message in unreachable], [0.0] * len(unreachable)
+            )
+        raise next((error for _, error in unsent if not isinstance(error, SmtpUnreachable)), unsent[0][1])
+
+    async def drain(self) -> None:
+        """Return when every answer of a server is recorded and the connections are closed."""
+        await self._recorder.drain()
+        await self._transport.close()
+
+    async def _send(self, message: Message) -> None:
+        email_id = UUID(message.body.decode())
+        async with self._slots:
+            async with self._database.connection() as connection:
+                email = await store.load_email(connection, email_id)
+            if email is None or not email.pending:
+                outcomes: list[Outcome] = []  # removed, or an attempt before this one reached everybody
+            else:
+                outcomes = await self._attempt(email)
+        outcomes = [self._settle(outcome, email) for outcome in outcomes]
+        for outcome in outcomes:
+            _EMAILS.labels(outcome=outcome.state).inc()
+        finished = all(outcome.state != "pending" for outcome in outcomes)
+        await self._recorder.submit(_Report(email_id=email_id, message=message, outcomes=outcomes, finished=finished))
+        if not finished:
+            wait_seconds = RETRY.wait_seconds(message.attempts)
+            await self._broker.release(self._outbound, [message.receipt_handle], [wait_seconds])
+
+    async def _attempt(self, email: OutboundEmail) -> list[Outcome]:
+        environment = await self._environment(email.environment_id)
+        content = compose(
+            DigestEmail(
+                email_id=email.id,
+                organisation=environment.organisation,
+                environment=environment.name,
+                sender=self._email_from,
+                created_at=email.created_at,
+                events=email.events,
+                part=email.part,
+                parts=email.parts,
+            )
+        )
+        try:
+            return await self._transport.send(email.pending, content)
+        except SmtpUnreachable as error:
+            if email.age_seconds < self._give_up_after_seconds:
+                raise
+            return [Outcome(address=address, state="pending", reply=str(error)) for address in email.pending]
+
+    def _settle(self, outcome: Outcome, email: OutboundEmail | None) -> Outcome:
+        """Give up on a recipient whose time to try is over."""
+        if outcome.state == "pending" and email is not None and email.age_seconds >= self._give_up_after_seconds:
+            state: Literal["failed"] = "failed"
+            return Outcome(address=outcome.address, state=state, reply=f"gave up: {outcome.reply}")
+        return outcome
+
+    async def _environment(self, environment_id: UUID) -> Environment:
+        if environment_id not in self._environments:
+            self._environments[environment_id] = await self._keys.environment(environment_id)
+        return self._environments[environment_id]
+
+    async def _record(self, reports: Sequence[_Report]) -> list[Exception | None]:
+        outcomes = [(report.email_id, outcome) for report in reports for outcome in report.outcomes]
+        finished = [report.message for report in reports if report.finished]
+        async with self._database.transaction() as connection:
+            if outcomes:
+                await store.record(connection, outcomes)
+            if finished:
+                # What the server took is true even if our hold ran out meanwhile: it is recorded all the same, and
+                # the attempt that holds the message now finds nobody waiting.
+                with suppress(ReceiptNotHeld):
+                    await self._broker.complete(connection, self._outbound, finished)
+        return [None] * len(reports)

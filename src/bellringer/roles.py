@@ -1,0 +1,30 @@
+"""Roles: which services a process runs. One process runs all; a larger site splits HTTP from the work behind it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import assert_never
+
+from bellringer.assembly import Assembly
+from bellringer.kernel.service import Service
+
+
+class Role(StrEnum):
+    """What a process is for."""
+
+    ALL = "all"
+    API = "api"
+    WORKER = "worker"
+
+
+def services_of(role: Role, assembly: Assembly) -> list[Service]:
+    """The services of a role, in the order of their start."""
+    match role:
+        case Role.ALL:
+            return [*assembly.foundation, *assembly.workers, *assembly.api]
+        case Role.API:
+            return [*assembly.foundation, *assembly.api]
+        case Role.WORKER:
+            return [*assembly.foundation, *assembly.workers]
+        case _:
+            assert_never(role)
