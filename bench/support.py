@@ -106,5 +106,3 @@ def _wait_until_ready(server: subprocess.Popen[bytes], port: int, directory: Pat
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.01)
     raise SystemExit("the server did not get ready in 60 seconds")
-
-

@@ -38,7 +38,7 @@ class NotificationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
     digest_window_seconds: Annotated[int, msgspec.Meta(ge=0, le=LONGEST_WINDOW_SECONDS)] = 300
     recipients_per_email: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
-    events_per_email: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
+    events_per_email: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 500
     idempotency_seconds: Annotated[int, msgspec.Meta(ge=1)] = 24 * 3600
     retention_seconds: Annotated[int, msgspec.Meta(ge=3600)] = 30 * 24 * 3600
     give_up_after_seconds: Annotated[int, msgspec.Meta(ge=0)] = 24 * 3600
