@@ -1,0 +1,38 @@
+# `make` lists the targets. Everything is installed into .venv; nothing else on this machine is touched, except that
+# `make run` and `make test` as root on Debian install the system packages that are missing.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: .venv/installed ## Start Bellringer and replay a night of task events into its console
+	@exec .venv/bin/bellringer up --demo
+
+test: .venv/installed-dev ## Run every test, those with crashes, several processes and a browser included
+	@scripts/install-programs chromium postgresql-15
+	.venv/bin/pytest
+
+check: .venv/installed-dev ## Check style, types and who may import whom
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: .venv/installed-dev ## Measure, each benchmark against its peer
+	@scripts/install-programs wrk
+	.venv/bin/python -m bench
+
+clean: ## Remove .venv and what tools left behind; the data in .bellringer stays
+	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/installed: pyproject.toml scripts/install
+	@scripts/install
+	@touch $@
+
+.venv/installed-dev: pyproject.toml scripts/install
+	@scripts/install dev
+	@touch .venv/installed $@
