@@ -9,13 +9,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from bellringer.broker import BrokerConfig
 from bellringer.edge.app import EdgeConfig
-from bellringer.edge.model import SHORTEST_KEY, check_name
+from bellringer.edge.model import check_key, check_name
 from bellringer.kernel.database import DatabaseConfig
 from bellringer.kernel.errors import InvalidInput, StartupError
 from bellringer.kernel.logs import LogFormat, LogLevel
@@ -34,7 +34,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every setting. The organisation and environment are those of the first API key."""
 
-    data_directory: str = ".bellringer"
+    data_directory: Annotated[str, msgspec.Meta(min_length=1)] = ".bellringer"
     api_key: str | None = None
     organisation: str = "default"
     environment: str = "production"
@@ -47,8 +47,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         check_name(self.organisation, "organisation")
         check_name(self.environment, "environment")
-        if self.api_key is not None and len(self.api_key) < SHORTEST_KEY:
-            raise ValueError(f"api_key needs at least {SHORTEST_KEY} characters")
+        if self.api_key is not None:
+            check_key(self.api_key)
 
 
 VARIABLES: Mapping[str, str] = {
@@ -95,7 +95,7 @@ def read_config(environ: Mapping[str, str], file: Path | None = None) -> Config:
     except msgspec.ValidationError as error:
         raise StartupError(_explain(str(error), origins)) from None
     except InvalidInput as error:
-        raise StartupError(f"{error.field}: {error}") from None
+        raise StartupError(f"{origins.get(error.field or '', error.field)}: {error}") from None
 
 
 def _read_file(file: Path, *, must_exist: bool) -> dict[str, Any]:

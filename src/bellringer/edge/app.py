@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
 from litestar import Litestar, MediaType, Request, Response, get
 from litestar.di import Provide
 from litestar.enums import ScopeType
-from litestar.exceptions import HTTPException, ValidationException
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ASGIApp, ControllerRouterHandler, Message, Scope
@@ -37,6 +38,12 @@ class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] = 8080
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 4 * 1024 * 1024
 
+    def __post_init__(self) -> None:
+        try:
+            ipaddress.ip_address(self.host)
+        except ValueError:
+            raise ValueError("host must be an IP address, such as 127.0.0.1 or 0.0.0.0") from None
+
 
 class Routes(msgspec.Struct, frozen=True, kw_only=True):
     """What a subsystem hands to the edge."""
@@ -52,35 +59,45 @@ def build_app(config: EdgeConfig, database: Database, keys: Keys, subsystems: Se
     async def authenticate(request: AnyRequest) -> Environment:
         return await keys.authenticate(bearer_key(request.headers.get("authorization")))
 
+    def answer_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
+        return _answer_http_error(error, door.methods_at(request.scope["path"]))
+
     raw_routes = [route for routes in subsystems for route in routes.raw]
     refreshes = [refresh for routes in subsystems for refresh in routes.refresh_metrics]
+    handlers = [
+        *_health_handlers(database, refreshes),
+        *(handler for routes in subsystems for handler in routes.handlers),
+    ]
+    dependencies = {"environment": Provide(authenticate)}
     app = Litestar(
-        route_handlers=[
-            *_health_handlers(database, refreshes),
-            _openapi_json,
-            *(handler for routes in subsystems for handler in routes.handlers),
-        ],
-        dependencies={"environment": Provide(authenticate)},
+        route_handlers=[*handlers, _openapi_json],
+        dependencies=dependencies,
         exception_handlers={
             BellringerError: _answer_error,
-            HTTPException: _answer_http_error,
+            HTTPException: answer_http_error,
             Exception: _answer_error,
         },
         before_send=[_count],
+        openapi_config=None,
+        request_max_body_size=config.max_body_bytes,
+        # Handlers speak for themselves: no default log of every error on top of ours.
+        logging_config=None,
+    )
+    # An application of its own, never served: with a document come pages of the framework's, at a path of its choice.
+    described = Litestar(
+        route_handlers=handlers,
+        dependencies=dependencies,
         openapi_config=OpenAPIConfig(
             title="Bellringer",
             version=__version__,
             description="Everything between “something happened” and “a person saw it”.",
             components=Components(security_schemes={"key": SecurityScheme(type="http", scheme="bearer")}),
-            openapi_router=None,
-            path="/unused",
         ),
-        request_max_body_size=config.max_body_bytes,
-        # Handlers speak for themselves: no default log of every error on top of ours.
         logging_config=None,
     )
-    app.state.openapi = openapi_document(app, raw_routes)
-    return RawRoutes(raw_routes, keys, max_body_bytes=config.max_body_bytes, otherwise=app)
+    app.state.openapi = openapi_document(described, raw_routes)
+    door = RawRoutes(raw_routes, keys, max_body_bytes=config.max_body_bytes, otherwise=app)
+    return door
 
 
 @get("/v1/openapi.json", media_type=MediaType.JSON, include_in_schema=False, sync_to_thread=False)
@@ -108,11 +125,12 @@ def _health_handlers(
             await connection.execute("SELECT 1")
         return "ready\n"
 
-    @get("/metrics", media_type=CONTENT_TYPE_LATEST, tags=["operation"], summary="Metrics for Prometheus")
-    async def metrics() -> bytes:
+    @get("/metrics", media_type=MediaType.TEXT, tags=["operation"], summary="Metrics for Prometheus")
+    async def metrics() -> Response[bytes]:
         for refresh in refreshes:
             await refresh()
-        return generate_latest()
+        # As a header: the framework adds a second charset to a media type, and Prometheus refuses two.
+        return Response(generate_latest(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     return [livez, readyz, metrics]
 
@@ -121,9 +139,15 @@ def _answer_error(_request: AnyRequest, error: Exception) -> Response[bytes]:
     return _answer(problem_of(error))
 
 
-def _answer_http_error(_request: AnyRequest, error: HTTPException) -> Response[bytes]:
+def _answer_http_error(error: HTTPException, raw_methods: Sequence[str]) -> Response[bytes]:
+    """An error of the framework's, which knows nothing of the methods that raw routes take at the same path."""
     if isinstance(error, ValidationException):
         return _answer(problem_of(_invalid_input(error)))
+    if isinstance(error, MethodNotAllowedException) or (isinstance(error, NotFoundException) and raw_methods):
+        allowed = (error.headers or {}).get("allow", "").split(", ")
+        refused = _answer(problem(HTTPStatus.METHOD_NOT_ALLOWED, "this path does not take this method"))
+        refused.headers["allow"] = ", ".join(sorted({*allowed, *raw_methods} - {""}))
+        return refused
     return _answer(problem(HTTPStatus(error.status_code), error.detail))
 
 
@@ -145,4 +169,6 @@ def _answer(answer: Problem) -> Response[bytes]:
 async def _count(message: Message, scope: Scope) -> None:
     if message["type"] == "http.response.start" and scope["type"] == ScopeType.HTTP:
         path = scope.get("path_template") or "unmatched"
-        REQUESTS.labels(method=scope["method"], path=path, status=message["status"]).inc()
+        # A client may invent methods, and each would stay in memory.
+        method = scope["method"] if scope["method"] in HTTPMethod.__members__ else "other"
+        REQUESTS.labels(method=method, path=path, status=message["status"]).inc()

@@ -8,7 +8,7 @@ import secrets
 from uuid import UUID
 
 from bellringer.edge import store
-from bellringer.edge.model import SHORTEST_KEY, ApiKey, Environment, check_name
+from bellringer.edge.model import LONGEST_KEY_NAME, ApiKey, Environment, check_key, check_name
 from bellringer.kernel.clock import Clock
 from bellringer.kernel.database import Database
 from bellringer.kernel.errors import InvalidInput, NotAuthenticated, NotFound
@@ -27,7 +27,8 @@ class Keys:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._known: dict[str, tuple[float, asyncio.Task[Environment | None]]] = {}
+        # By hash, not by key: keys stay out of memory, and a long wrong one takes no more room than a right one.
+        self._known: dict[bytes, tuple[float, asyncio.Task[Environment | None]]] = {}
 
     async def create(self, organisation: str, environment: str, name: str, key: str | None = None) -> str:
         """Make a key, or store the one given, and return it: it cannot be read again.
@@ -36,11 +37,9 @@ class Keys:
         """
         check_name(organisation, "organisation")
         check_name(environment, "environment")
-        key = key or f"bell_{secrets.token_urlsafe(32)}"
-        if len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
-            raise InvalidInput(
-                f"an API key needs at least {SHORTEST_KEY} printable ASCII characters without spaces", field="api_key"
-            )
+        if not 1 <= len(name) <= LONGEST_KEY_NAME or not name.isprintable():
+            raise InvalidInput(f"the name of a key has 1 to {LONGEST_KEY_NAME} printable characters", field="name")
+        key = check_key(key or new_key())
         async with self._database.transaction() as connection:
             opened = await store.ensure_environment(connection, organisation, environment)
             await store.add_key(connection, opened.id, name, key[-4:], _hash(key))
@@ -73,25 +72,31 @@ class Keys:
     async def authenticate(self, key: str) -> Environment:
         """The environment that a key opens. Raises `NotAuthenticated`, or `Unavailable` without a database."""
         now = self._clock.monotonic()
-        known = self._known.get(key)
+        key_hash = _hash(key)
+        known = self._known.get(key_hash)
         if known is None or known[0] <= now:
             if len(self._known) >= _CACHE_ENTRIES:
                 self._known.clear()
             # Requests that come while the look-up runs wait for the same one.
-            known = (now + _CACHE_SECONDS, asyncio.create_task(self._look_up(key)))
-            self._known[key] = known
+            known = (now + _CACHE_SECONDS, asyncio.create_task(self._look_up(key_hash)))
+            self._known[key_hash] = known
         try:
             environment = known[1].result() if known[1].done() else await asyncio.shield(known[1])
         except Exception:
-            self._known.pop(key, None)
+            self._known.pop(key_hash, None)
             raise
         if environment is None:
             raise NotAuthenticated("the API key is unknown or revoked")
         return environment
 
-    async def _look_up(self, key: str) -> Environment | None:
+    async def _look_up(self, key_hash: bytes) -> Environment | None:
         async with self._database.connection() as connection:
-            return await store.find_by_hash(connection, _hash(key))
+            return await store.find_by_hash(connection, key_hash)
+
+
+def new_key() -> str:
+    """A key that nobody can guess."""
+    return f"bell_{secrets.token_urlsafe(32)}"
 
 
 def bearer_key(authorization: str | None) -> str:

@@ -13,6 +13,7 @@ from bellringer.kernel.errors import InvalidInput
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 SHORTEST_KEY = 16
+LONGEST_KEY_NAME = 200
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,3 +46,12 @@ def check_name(value: str, field: str) -> str:
             field=field,
         )
     return value
+
+
+def check_key(key: str) -> str:
+    """Return an API key; raise `InvalidInput` when it is too short or cannot stand in a header."""
+    if len(key) < SHORTEST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise InvalidInput(
+            f"an API key needs at least {SHORTEST_KEY} printable ASCII characters without spaces", field="api_key"
+        )
+    return key

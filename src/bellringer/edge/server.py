@@ -16,8 +16,11 @@ from litestar.types import ASGIApp
 
 from bellringer.edge.app import EdgeConfig
 from bellringer.kernel.errors import StartupError
+from bellringer.kernel.logs import get_logger
 
 _BACKLOG = 1024
+
+_log = get_logger(__name__)
 
 
 class HttpServer:
@@ -25,9 +28,17 @@ class HttpServer:
 
     name = "http server"
 
-    def __init__(self, config: EdgeConfig, app: ASGIApp, *, end_waits: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: EdgeConfig,
+        app: ASGIApp,
+        *,
+        end_waits: Callable[[], None],
+        drain_timeout_seconds: float = 5.0,
+    ) -> None:
         self._config = config
         self._end_waits = end_waits
+        self._drain_timeout_seconds = drain_timeout_seconds
         self._server = Server(
             app,
             address=config.host,
@@ -51,7 +62,11 @@ class HttpServer:
                 ) from None
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Serve. On stopping, end what waits (long polls, event streams), then answer what is in hand."""
+        """Serve. On stopping, end what waits (long polls, event streams), then answer what is in hand.
+
+        A client that has sent half a request, or does not read its answer, is waited for until the drain timeout.
+        """
+        self.check_port()
         serving = asyncio.create_task(self._server.serve())
         stopped = asyncio.create_task(stopping.wait())
         await asyncio.wait([serving, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -59,4 +74,8 @@ class HttpServer:
         self._end_waits()
         if not serving.done():
             self._server.stop()  # type: ignore[no-untyped-call]
-        await serving
+            await asyncio.wait([serving], timeout=self._drain_timeout_seconds)
+        if serving.done():
+            await serving
+        else:
+            _log.warning("connections are left open", waited_seconds=self._drain_timeout_seconds)

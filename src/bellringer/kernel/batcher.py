@@ -12,24 +12,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from bellringer.kernel.errors import Overloaded
+from bellringer.kernel.errors import Overloaded, Unavailable
 from bellringer.kernel.metrics import BATCH_ITEMS
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
 
 class BatcherConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The bounds of one batcher. Weight is in the unit of its `weigh`, bytes as a rule."""
 
-    max_batch_items: int = 1000
-    max_batch_weight: int = 8 * 1024 * 1024
-    max_waiting_items: int = 20_000
-    max_waiting_weight: int = 64 * 1024 * 1024
+    max_batch_items: Positive = 1000
+    max_batch_weight: Positive = 8 * 1024 * 1024
+    max_waiting_items: Positive = 20_000
+    max_waiting_weight: Positive = 64 * 1024 * 1024
 
 
 class MicroBatcher(Generic[Item, Result]):
@@ -63,7 +65,8 @@ class MicroBatcher(Generic[Item, Result]):
     async def submit(self, item: Item) -> Result:
         """Add an item and wait until the write that holds it has committed.
 
-        Raises `Overloaded` when too much waits already or the batcher is closed; else what the write raised.
+        Raises `Overloaded` when too much waits already or the batcher is closed; else what the write raised, or
+        `Unavailable` when it was broken off.
         """
         weight = self._weigh(item)
         if self._closed or not self._has_room(weight):
@@ -71,15 +74,16 @@ class MicroBatcher(Generic[Item, Result]):
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, weight, answer))
         self._waiting_weight += weight
-        if self._writer is None:
+        if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_until_empty())
+            self._writer.add_done_callback(self._refuse_the_forsaken)
         return await answer
 
     async def drain(self) -> None:
         """Refuse new items and return when every item that waits has been answered."""
         self._closed = True
-        while self._writer is not None:
-            await asyncio.shield(self._writer)
+        while self._writer is not None and not self._writer.done():
+            await asyncio.wait([self._writer])
 
     def _has_room(self, weight: int) -> bool:
         if not self._waiting:
@@ -90,15 +94,21 @@ class MicroBatcher(Generic[Item, Result]):
         )
 
     async def _write_until_empty(self) -> None:
-        try:
-            # One turn of the loop lets the callers that became ready together share the first write.
-            await asyncio.sleep(0)
-            while self._waiting:
-                items, answers = self._take_batch()
-                self._items_metric.observe(len(items))
+        # One turn of the loop lets the callers that became ready together share the first write.
+        await asyncio.sleep(0)
+        while self._waiting:
+            items, answers = self._take_batch()
+            self._items_metric.observe(len(items))
+            try:
                 await self._write_and_answer(items, answers)
-        finally:
-            self._writer = None
+            finally:
+                _refuse(answers, Unavailable())  # whoever has no answer because the writer was cancelled
+
+    def _refuse_the_forsaken(self, ended_writer: asyncio.Task[None]) -> None:
+        """A writer that was cancelled, even before its first step, leaves nobody waiting for ever."""
+        while self._waiting and self._writer is ended_writer:
+            _, answers = self._take_batch()
+            _refuse(answers, Unavailable())
 
     def _take_batch(self) -> tuple[list[Item], list[asyncio.Future[Result]]]:
         items: list[Item] = []
@@ -127,14 +137,14 @@ class MicroBatcher(Generic[Item, Result]):
             await self._write_and_answer(items[middle:], answers[middle:])
         except Exception as error:  # noqa: BLE001 - every caller of the batch gets it
             _refuse(answers, error)
-        except BaseException:
-            _cancel(answers)
-            raise
         else:
             _answer(answers, results)
 
 
 def _answer(answers: Sequence[asyncio.Future[Result]], results: Sequence[Result | Exception]) -> None:
+    if len(results) != len(answers):
+        _refuse(answers, RuntimeError(f"the write returned {len(results)} results for {len(answers)} items"))
+        return
     for answer, result in zip(answers, results, strict=True):
         if answer.done():  # its caller went away
             continue
@@ -148,8 +158,3 @@ def _refuse(answers: Sequence[asyncio.Future[Result]], error: Exception) -> None
     for answer in answers:
         if not answer.done():
             answer.set_exception(error)
-
-
-def _cancel(answers: Sequence[asyncio.Future[Result]]) -> None:
-    for answer in answers:
-        answer.cancel()

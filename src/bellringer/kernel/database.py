@@ -1,7 +1,8 @@
 """The database: one pool of connections, transactions, and its failures as two decisions for the caller.
 
-A lost connection or a database that is starting or stopping raises `Unavailable`: the outcome is unknown and the
-caller may try again. Everything else that PostgreSQL says stays an `asyncpg.PostgresError`.
+A lost connection, a database that is starting, stopping or out of resources, and a deadlock raise `Unavailable`: the
+outcome is unknown or nothing was done, and the caller may try again. Everything else that PostgreSQL says stays an
+`asyncpg.PostgresError`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ ITEM_FAULTS: tuple[type[Exception], ...] = (
 )
 """What PostgreSQL and the driver raise because of one row's content; see `MicroBatcher`."""
 
-_LOST_CONNECTION: tuple[type[Exception], ...] = (
+_PASSING: tuple[type[Exception], ...] = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,  # the server shuts down, crashed, or is starting up
-    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,  # too many connections, no memory, a full disk
+    asyncpg.TransactionRollbackError,  # a deadlock: PostgreSQL ended one of the transactions
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the server ended the connection between two statements
     OSError,
     TimeoutError,
 )
@@ -72,9 +75,12 @@ class Database:
                 server_settings={"application_name": "bellringer", "jit": "off", "TimeZone": "UTC"},
                 **arguments,
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError, ValueError) as error:
-            reason = str(error) or type(error).__name__
-            raise StartupError(f"the database cannot be reached: {reason}") from error
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise StartupError(f"the database cannot be reached: {_reason(error)}") from error
+        except ValueError:  # its text may hold a part of the password
+            raise StartupError(
+                "the database's URL is not valid; special characters in its password must be percent-encoded"
+            ) from None
         database = cls(pool)
         await database._refuse_old_server()
         return database
@@ -94,11 +100,8 @@ class Database:
         try:
             async with self._pool.acquire() as connection:
                 yield connection
-        except _LOST_CONNECTION as error:
-            # The driver reports values that it cannot encode as an interface error too: those are the caller's.
-            if isinstance(error, ITEM_FAULTS):
-                raise
-            raise Unavailable(f"the database is not available: {str(error) or type(error).__name__}") from error
+        except _PASSING as error:
+            raise Unavailable(f"the database is not available: {_reason(error)}") from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -112,3 +115,8 @@ class Database:
             await asyncio.wait_for(self._pool.close(), timeout_seconds)
         except TimeoutError:
             self._pool.terminate()
+
+
+def _reason(error: Exception) -> str:
+    """One line: PostgreSQL adds details and hints below its message."""
+    return (str(error) or type(error).__name__).splitlines()[0]

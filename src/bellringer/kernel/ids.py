@@ -8,10 +8,11 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 _COUNTER_BITS = 12
 _RANDOM_BITS = 62
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # counted from in integers: seconds as a float are off by one at times
 _RANDOM_BYTES = 8
 _IDS_PER_READ = 512  # one call to the kernel for many ids: a call for each was 6 % of the time to accept an event
 
@@ -54,10 +55,10 @@ def uuid7() -> uuid.UUID:
 
 def first_uuid7_at(moment: datetime) -> uuid.UUID:
     """The smallest UUIDv7 of a millisecond: every id made earlier sorts before it."""
-    milliseconds = int(moment.timestamp() * 1000)
+    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
     return uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62)
 
 
 def time_of_uuid7(value: uuid.UUID) -> datetime:
     """When an id was made, to the millisecond, in UTC."""
-    return datetime.fromtimestamp((value.int >> 80) / 1000, UTC)
+    return _EPOCH + timedelta(milliseconds=value.int >> 80)

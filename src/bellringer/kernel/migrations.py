@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from importlib import resources
 
+import asyncpg
 import msgspec
 
 from bellringer.kernel.database import Connection, Database
@@ -19,6 +20,7 @@ from bellringer.kernel.logs import get_logger
 
 _FILE_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 _ADVISORY_LOCK = 0x42454C4C  # "BELL"
+_PATIENCE_SECONDS = 24 * 3600.0  # an index on a large table takes its time, and so does waiting for who builds it
 
 CREATE_LEDGER = """
 CREATE SCHEMA IF NOT EXISTS bellringer;
@@ -55,13 +57,18 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def migrations_of(subsystem: str) -> list[Migration]:
-    """The migrations in `bellringer/<subsystem>/migrations`, in order. Raises `ValueError` on a gap in the numbers."""
+    """The migrations in `bellringer/<subsystem>/migrations`, in order. Raises `ValueError` on a gap in the numbers.
+
+    A file that is named otherwise is refused too: it would never be applied.
+    """
     folder = resources.files("bellringer") / subsystem.replace(".", "/") / "migrations"
     found = []
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         if match := _FILE_NAME.fullmatch(file.name):
             sql = file.read_text(encoding="utf-8")
             found.append(Migration(subsystem=subsystem, number=int(match[1]), name=match[2], sql=sql))
+        elif file.name.endswith(".sql"):
+            raise ValueError(f"the migration {file.name} of {subsystem} is not named like 0001_what_it_does.sql")
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):
         raise ValueError(f"the migrations of {subsystem} are not numbered 1, 2, 3, …")
     return found
@@ -70,16 +77,24 @@ def migrations_of(subsystem: str) -> list[Migration]:
 async def migrate(database: Database, subsystems: Sequence[str]) -> int:
     """Apply what is missing, subsystem by subsystem in the order given; return how many were applied.
 
-    Raises `StartupError` when the database was migrated by newer code or an applied migration has changed since.
+    Raises `StartupError` when the database was migrated by newer code, an applied migration has changed since, or
+    PostgreSQL refuses one.
     """
-    known = [migration for subsystem in subsystems for migration in migrations_of(subsystem)]
-    async with database.connection() as connection:
-        await connection.execute(LOCK, _ADVISORY_LOCK)
-        try:
-            await connection.execute(CREATE_LEDGER)
-            return await _apply_missing(connection, known)
-        finally:
-            await connection.execute(UNLOCK, _ADVISORY_LOCK)
+    return await apply(database, [migration for subsystem in subsystems for migration in migrations_of(subsystem)])
+
+
+async def apply(database: Database, known: Sequence[Migration]) -> int:
+    """Apply those of the known migrations that are missing, as `migrate` does."""
+    try:
+        async with database.connection() as connection:
+            await connection.execute(LOCK, _ADVISORY_LOCK, timeout=_PATIENCE_SECONDS)
+            try:
+                await connection.execute(CREATE_LEDGER)
+                return await _apply_missing(connection, known)
+            finally:
+                await connection.execute(UNLOCK, _ADVISORY_LOCK)
+    except asyncpg.PostgresError as error:
+        raise StartupError(f"the database cannot be migrated: {_first_line(error)}") from error
 
 
 async def _apply_missing(connection: Connection, known: Sequence[Migration]) -> int:
@@ -100,7 +115,15 @@ async def _apply_missing(connection: Connection, known: Sequence[Migration]) -> 
 
 
 async def _apply(connection: Connection, migration: Migration) -> None:
-    async with connection.transaction():
-        await connection.execute(migration.sql)
-        await connection.execute(RECORD, migration.subsystem, migration.number, migration.name, migration.checksum)
+    try:
+        async with connection.transaction():
+            await connection.execute(migration.sql, timeout=_PATIENCE_SECONDS)
+            await connection.execute(RECORD, migration.subsystem, migration.number, migration.name, migration.checksum)
+    except asyncpg.PostgresError as error:
+        number = f"{migration.subsystem} {migration.number:04}"
+        raise StartupError(f"migration {number} failed: {_first_line(error)}") from error
     _log.info("migration applied", subsystem=migration.subsystem, number=migration.number, name=migration.name)
+
+
+def _first_line(error: asyncpg.PostgresError) -> str:
+    return str(error).splitlines()[0]  # details and hints stand below it

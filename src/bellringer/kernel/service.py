@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from bellringer.kernel.backoff import Backoff
@@ -67,10 +68,11 @@ class Loop(ABC):
                 except Exception as error:  # noqa: BLE001 - a loop outlives whatever one round meets
                     failures += 1
                     self._report(error, failures)
-                    await self._pause(stopping, self._backoff.wait_seconds(failures))
+                    # Nothing but the end cuts this pause short: what wakes the loop may be what makes it fail.
+                    await _wait(stopping, self._backoff.wait_seconds(failures))
                     continue
-                if not more:
-                    await self._pause(stopping, self._interval_seconds)
+                if not more and not stopping.is_set():
+                    await _wait(self._woken, self._interval_seconds)
         finally:
             stopped.cancel()
 
@@ -79,13 +81,10 @@ class Loop(ABC):
         # A fault that stays is told once with its traceback and then in one line.
         _log.warning("round failed", loop=self.name, failures=failures, error=repr(error), exc_info=failures == 1)
 
-    async def _pause(self, stopping: asyncio.Event, seconds: float) -> None:
-        if stopping.is_set():
-            return
-        try:
-            await asyncio.wait_for(self._woken.wait(), seconds)
-        except TimeoutError:
-            return
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 class Supervisor:
@@ -107,11 +106,16 @@ class Supervisor:
             self._running.append((service, service_stopping, task))
         stopped = asyncio.create_task(stopping.wait())
         tasks = [task for _, _, task in self._running]
-        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        early = [task for task in tasks if task.done()]
-        for service, service_stopping, task in reversed(self._running):
-            await self._stop(service, service_stopping, task)
+        early = []
+        try:
+            await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            early = [task for task in tasks if task.done()]
+            for task in early:
+                _log.error("service ended early", service=task.get_name())
+        finally:
+            stopped.cancel()
+            for service, service_stopping, task in reversed(self._running):
+                await self._stop(service, service_stopping, task)
         for task in early:
             task.result()
 
@@ -121,6 +125,6 @@ class Supervisor:
         if pending:
             _log.warning("service did not stop in time", service=service.name)
             task.cancel()
-            await asyncio.wait([task])
-        elif error := task.exception():
+            await asyncio.wait([task], timeout=self._stop_timeout_seconds)
+        elif not task.cancelled() and (error := task.exception()):
             _log.error("service failed", service=service.name, error=repr(error), exc_info=error)
