@@ -54,16 +54,15 @@ WITH picked AS MATERIALIZED (
     SELECT id FROM bellringer.messages
     WHERE queue_id = $1 AND state = 'pending'
     ORDER BY id
-    LIMIT $2
+    LIMIT (SELECT $2::bigint)
     FOR UPDATE SKIP LOCKED
 ), claimed AS (
-    UPDATE bellringer.messages AS message
+    UPDATE bellringer.messages
     SET state = 'in_flight', picked_at = clock_timestamp(), due_at = clock_timestamp() + make_interval(
-            secs => COALESCE($3, (SELECT visibility_timeout_seconds FROM bellringer.queues WHERE id = $1))),
+            secs => COALESCE($3::float8, (SELECT visibility_timeout_seconds FROM bellringer.queues WHERE id = $1))),
         receipt_handle = gen_random_uuid(), attempts = attempts + 1
-    FROM picked
-    WHERE message.id = picked.id
-    RETURNING message.id, message.body, message.receipt_handle, message.attempts, message.created_at
+    WHERE id = ANY (ARRAY(SELECT id FROM picked))
+    RETURNING id, body, receipt_handle, attempts, created_at
 ), counted AS (
     INSERT INTO bellringer.tally_entries (owner, name, change)
     SELECT $1, change.name, change.sign * claimed.number
@@ -77,49 +76,61 @@ SELECT * FROM claimed ORDER BY id
 # A handle whose message is deleted already answers as deleted: a repeated request is no error.
 # Index: messages_receipt_handle.
 DELETE = """
-WITH wanted AS (
-    SELECT queue_id, receipt_handle
+WITH held AS MATERIALIZED (
+    SELECT message.id, message.state, wanted.queue_id, wanted.receipt_handle
     FROM unnest($1::uuid[], $2::uuid[]) AS wanted (queue_id, receipt_handle)
+    CROSS JOIN LATERAL (
+        SELECT id, state FROM bellringer.messages
+        WHERE receipt_handle = wanted.receipt_handle AND queue_id = wanted.queue_id
+        FOR UPDATE
+    ) AS message
 ), removed AS (
-    UPDATE bellringer.messages AS message
+    UPDATE bellringer.messages
     SET state = 'deleted', deleted_at = clock_timestamp(), due_at = NULL
-    FROM wanted
-    WHERE message.receipt_handle = wanted.receipt_handle AND message.queue_id = wanted.queue_id
-        AND message.state = 'in_flight'
-    RETURNING message.receipt_handle, message.queue_id
+    WHERE id = ANY (ARRAY(SELECT id FROM held WHERE state = 'in_flight'))
+    RETURNING queue_id
 ), counted AS (
     INSERT INTO bellringer.tally_entries (owner, name, change)
     SELECT removed.queue_id, change.name, change.sign * removed.number
     FROM (SELECT queue_id, count(*) AS number FROM removed GROUP BY queue_id) AS removed,
         (VALUES ('in_flight', -1), ('deleted', 1)) AS change (name, sign)
 )
-SELECT receipt_handle FROM removed
-UNION
-SELECT message.receipt_handle
-FROM bellringer.messages AS message
-JOIN wanted ON wanted.receipt_handle = message.receipt_handle AND wanted.queue_id = message.queue_id
-WHERE message.state = 'deleted'
+SELECT queue_id, receipt_handle, state = 'in_flight' AS was_held FROM held
 """
 
+# A message that is locked is being deleted or released: waiting for that, each for the other's rows, was a deadlock.
 # Index: messages_receipt_handle.
 EXTEND = """
+WITH held AS MATERIALIZED (
+    SELECT id FROM bellringer.messages
+    WHERE queue_id = $1 AND receipt_handle = ANY ($2) AND deleted_at IS NULL
+    FOR UPDATE SKIP LOCKED
+)
 UPDATE bellringer.messages
 SET due_at = clock_timestamp() + make_interval(secs => $3)
-WHERE queue_id = $1 AND receipt_handle = ANY ($2) AND state = 'in_flight'
+WHERE id = ANY (ARRAY(SELECT id FROM held))
 RETURNING receipt_handle
 """
 
 # The receipt handle goes with the hold: the next claim draws another. Index: messages_receipt_handle.
 RELEASE = """
-WITH released AS (
-    UPDATE bellringer.messages AS message
-    SET state = CASE WHEN wanted.delay_seconds > 0 THEN 'delayed' ELSE 'pending' END::bellringer.message_state,
-        due_at = CASE WHEN wanted.delay_seconds > 0
-            THEN clock_timestamp() + make_interval(secs => wanted.delay_seconds) END,
-        picked_at = NULL, receipt_handle = NULL
+WITH held AS MATERIALIZED (
+    SELECT message.id, wanted.receipt_handle, wanted.delay_seconds
     FROM unnest($2::uuid[], $3::float8[]) AS wanted (receipt_handle, delay_seconds)
-    WHERE message.queue_id = $1 AND message.receipt_handle = wanted.receipt_handle AND message.state = 'in_flight'
-    RETURNING wanted.receipt_handle, message.state
+    CROSS JOIN LATERAL (
+        SELECT id FROM bellringer.messages
+        WHERE receipt_handle = wanted.receipt_handle AND queue_id = $1 AND deleted_at IS NULL
+        FOR UPDATE
+    ) AS message
+), released AS (
+    UPDATE bellringer.messages AS message
+    SET state = CASE WHEN held.delay_seconds > 0 THEN 'delayed' ELSE 'pending' END::bellringer.message_state,
+        due_at = CASE WHEN held.delay_seconds > 0
+            THEN clock_timestamp() + make_interval(secs => held.delay_seconds) END,
+        picked_at = NULL, receipt_handle = NULL
+    FROM held
+    WHERE message.id = held.id
+    RETURNING held.receipt_handle, message.state
 ), counted AS (
     INSERT INTO bellringer.tally_entries (owner, name, change)
     SELECT $1, state::text, count(*) FROM released GROUP BY state
@@ -133,9 +144,9 @@ SELECT receipt_handle FROM released
 SWEEP = """
 WITH due AS MATERIALIZED (
     SELECT id, state FROM bellringer.messages
-    WHERE state IN ('in_flight', 'delayed') AND due_at <= clock_timestamp()
+    WHERE state IN ('in_flight', 'delayed') AND due_at <= (SELECT clock_timestamp())
     ORDER BY due_at
-    LIMIT $1
+    LIMIT (SELECT $1::bigint)
     FOR UPDATE SKIP LOCKED
 ), returned AS (
     UPDATE bellringer.messages AS message
@@ -160,14 +171,13 @@ WITH old AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id FROM bellringer.messages
         WHERE queue_id = queue.id AND state = 'deleted'
-            AND deleted_at < clock_timestamp() - make_interval(secs => queue.retention_seconds)
+            AND deleted_at < (SELECT clock_timestamp()) - make_interval(secs => queue.retention_seconds)
         ORDER BY deleted_at
-        LIMIT $1
+        LIMIT (SELECT $1::bigint)
     ) AS message
     LIMIT $1
 ), gone AS (
-    DELETE FROM bellringer.messages AS message USING old WHERE message.id = old.id
-    RETURNING message.queue_id
+    DELETE FROM bellringer.messages WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING queue_id
 ), counted AS (
     INSERT INTO bellringer.tally_entries (owner, name, change)
     SELECT queue_id, 'deleted', -count(*) FROM gone GROUP BY queue_id
@@ -195,8 +205,8 @@ SELECT queue_id,
     (SELECT count(*) FROM (
         SELECT FROM bellringer.messages
         WHERE queue_id = asked.queue_id AND state = 'in_flight'
-            AND picked_at < clock_timestamp() - make_interval(mins => 5)
-        LIMIT 10000
+            AND picked_at < (SELECT clock_timestamp()) - make_interval(mins => 5)
+        LIMIT (SELECT 10000)
     ) AS stuck) AS stuck
 FROM unnest($1::uuid[]) AS asked (queue_id)
 """
@@ -249,10 +259,10 @@ async def claim(
 
 async def delete(
     connection: Connection, queue_ids: Sequence[UUID], receipt_handles: Sequence[ReceiptHandle]
-) -> set[ReceiptHandle]:
-    """Delete messages by (queue, receipt handle); return the handles that were held, or had deleted before."""
+) -> dict[tuple[UUID, ReceiptHandle], bool]:
+    """Delete messages by (queue, receipt handle); return those that are deleted, and whether they were held till now."""
     rows = await connection.fetch(DELETE, queue_ids, receipt_handles)
-    return {row["receipt_handle"] for row in rows}
+    return {(row["queue_id"], row["receipt_handle"]): row["was_held"] for row in rows}
 
 
 async def extend(

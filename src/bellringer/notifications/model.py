@@ -56,8 +56,22 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     accepted_at: datetime
 
 
+class NotificationSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An accepted event without its data and with the first of its recipients only, and how far its digest is."""
+
+    id: UUID
+    type: str
+    source: str | None
+    subject: str | None
+    first_recipients: list[str]
+    recipient_count: int
+    accepted_at: datetime
+    closes_at: datetime | None
+    closed_at: datetime | None
+
+
 class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step in the life of a notification."""
+    """One step in the life of a notification. `closes_at` says when the digest that it is in closes."""
 
     step: Literal["accepted", "in_digest", "digest_closed", "sent", "pending", "failed"]
     at: datetime
@@ -65,6 +79,7 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     digest_id: UUID | None = None
     email_id: UUID | None = None
     detail: str | None = None
+    closes_at: datetime | None = None
 
 
 class Workflow(msgspec.Struct, frozen=True, kw_only=True):

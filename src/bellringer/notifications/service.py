@@ -21,6 +21,7 @@ from bellringer.notifications.model import (
     LONGEST_WINDOW_SECONDS,
     NewNotification,
     Notification,
+    NotificationSummary,
     Overview,
     Submission,
     TimelineEntry,
@@ -94,6 +95,15 @@ class Notifications:
             raise InvalidInput(f"limit must be from 1 to {LARGEST_PAGE}", field="limit")
         async with self._database.connection() as connection:
             return await store.list_notifications(connection, environment_id, before, limit)
+
+    async def list_summaries(
+        self, environment_id: UUID, *, before: UUID | None = None, limit: int = 50
+    ) -> list[NotificationSummary]:
+        """The same in brief, for who looks every second: no data, few recipients. Raises `InvalidInput`."""
+        if not 1 <= limit <= LARGEST_PAGE:
+            raise InvalidInput(f"limit must be from 1 to {LARGEST_PAGE}", field="limit")
+        async with self._database.connection() as connection:
+            return await store.list_summaries(connection, environment_id, before, limit)
 
     async def get(self, environment_id: UUID, notification_id: UUID) -> tuple[Notification, list[TimelineEntry]]:
         """A notification and what happened to it. Raises `NotFound`."""
@@ -197,8 +207,9 @@ def _new_key(environment_id: UUID, key: str, submission: Submission) -> store.Ne
 
 
 def _weigh(request: _Request) -> int:
-    return sum(
-        256 + len(notification.data or "") + 64 * len(notification.recipients)
-        for submission in request.submissions
-        for notification in submission.notifications
-    )
+    """About as many bytes as the request takes in memory and on its way to the database."""
+    weight = 0
+    for submission in request.submissions:
+        for notification in submission.notifications:
+            weight += 256 + len(notification.data or "") + 64 * len(notification.recipients)
+    return weight

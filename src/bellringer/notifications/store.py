@@ -13,6 +13,7 @@ from bellringer.kernel.database import Connection
 from bellringer.notifications.model import (
     NewNotification,
     Notification,
+    NotificationSummary,
     Overview,
     TimelineEntry,
     Workflow,
@@ -61,6 +62,18 @@ WHERE environment_id = $1 AND ($2::uuid IS NULL OR id < $2)
 ORDER BY id DESC
 LIMIT $3
 """
+# Indexes: notifications_environment, walked backwards; the primary keys of digest_items and digests.
+LIST_SUMMARIES = """
+SELECT notification.id, notification.type, notification.source, notification.subject,
+    notification.recipients[1:2] AS first_recipients, cardinality(notification.recipients) AS recipient_count,
+    notification.accepted_at, digest.closes_at, digest.closed_at
+FROM bellringer.notifications AS notification
+LEFT JOIN bellringer.digest_items AS item ON item.notification_id = notification.id
+LEFT JOIN bellringer.digests AS digest ON digest.id = item.digest_id
+WHERE notification.environment_id = $1 AND ($2::uuid IS NULL OR notification.id < $2)
+ORDER BY notification.id DESC
+LIMIT $3
+"""
 FIND = """
 SELECT id, type, source, subject, recipients, data::text, occurred_at, accepted_at
 FROM bellringer.notifications
@@ -97,7 +110,7 @@ COUNT_OPEN_DIGESTS = "SELECT count(*) FROM bellringer.digests WHERE environment_
 EXPIRE_KEYS = """
 DELETE FROM bellringer.idempotency_keys WHERE (environment_id, key) IN (
     SELECT environment_id, key FROM bellringer.idempotency_keys
-    WHERE created_at < clock_timestamp() - make_interval(secs => $1)
+    WHERE created_at < (SELECT clock_timestamp()) - make_interval(secs => $1)
     ORDER BY created_at
     LIMIT $2
 )
@@ -107,7 +120,7 @@ DELETE FROM bellringer.idempotency_keys WHERE (environment_id, key) IN (
 EXPIRE_DIGESTS = """
 WITH old AS MATERIALIZED (
     SELECT digest.id FROM bellringer.digests AS digest
-    WHERE digest.closed_at < clock_timestamp() - make_interval(secs => $1) AND digest.email_count IS NOT NULL
+    WHERE digest.closed_at < (SELECT clock_timestamp()) - make_interval(secs => $1) AND digest.email_count IS NOT NULL
         AND NOT EXISTS (
             SELECT FROM bellringer.emails AS email
             JOIN bellringer.deliveries AS delivery ON delivery.email_id = email.id
@@ -187,6 +200,14 @@ async def list_notifications(
     return [_notification(row) for row in await connection.fetch(LIST, environment_id, before, limit)]
 
 
+async def list_summaries(
+    connection: Connection, environment_id: UUID, before: UUID | None, limit: int
+) -> list[NotificationSummary]:
+    """Notifications of an environment in brief, newest first, from the one before `before` on."""
+    rows = await connection.fetch(LIST_SUMMARIES, environment_id, before, limit)
+    return [NotificationSummary(**dict(row)) for row in rows]
+
+
 async def find(connection: Connection, environment_id: UUID, notification_id: UUID) -> Notification | None:
     """One notification of an environment."""
     row = await connection.fetchrow(FIND, environment_id, notification_id)
@@ -201,7 +222,13 @@ async def timeline(connection: Connection, notification: Notification) -> list[T
         digest = rows[0]
         closes = f"closes at {digest['closes_at'].isoformat(timespec='seconds')}"
         entries.append(
-            TimelineEntry(step="in_digest", at=digest["joined_at"], digest_id=digest["digest_id"], detail=closes)
+            TimelineEntry(
+                step="in_digest",
+                at=digest["joined_at"],
+                digest_id=digest["digest_id"],
+                detail=closes,
+                closes_at=digest["closes_at"],
+            )
         )
         if digest["closed_at"]:
             entries.append(TimelineEntry(step="digest_closed", at=digest["closed_at"], digest_id=digest["digest_id"]))

@@ -31,3 +31,7 @@ CREATE INDEX messages_due ON bellringer.messages (due_at) WHERE state IN ('in_fl
 CREATE INDEX messages_deleted ON bellringer.messages (queue_id, deleted_at) WHERE state = 'deleted';
 CREATE INDEX messages_picked ON bellringer.messages (queue_id, picked_at) WHERE state = 'in_flight';
 CREATE UNIQUE INDEX messages_receipt_handle ON bellringer.messages (receipt_handle) WHERE receipt_handle IS NOT NULL;
+
+-- States change faster than statistics are gathered. Without any, the planner takes every state and queue for rare, and
+-- walks the index of the state; with those of an hour ago it may walk the whole table instead.
+ALTER TABLE bellringer.messages ALTER COLUMN state SET STATISTICS 0, ALTER COLUMN queue_id SET STATISTICS 0;

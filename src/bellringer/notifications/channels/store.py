@@ -80,7 +80,7 @@ FROM bellringer.captured_mail WHERE environment_id = $1 AND id = $2
 EXPIRE_CAPTURED = """
 DELETE FROM bellringer.captured_mail WHERE id IN (
     SELECT id FROM bellringer.captured_mail
-    WHERE received_at < clock_timestamp() - make_interval(secs => $1) ORDER BY received_at LIMIT $2
+    WHERE received_at < (SELECT clock_timestamp()) - make_interval(secs => $1) ORDER BY received_at LIMIT $2
 )
 """
 

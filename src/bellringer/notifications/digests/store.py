@@ -37,16 +37,24 @@ SELECT arrived.id, joined.id, arrived.audience
 FROM arrived
 JOIN joined USING (environment_id, window_seconds)
 """
+# Waits for the batch that joins rather than skip its digest: in a flood one batch follows upon the other, and the digest
+# would stay open (measured: with three joiners, until the flood was over). Locked in the order in which batches join.
 # Index: digests_due.
 CLOSE = """
 WITH due AS MATERIALIZED (
     SELECT id FROM bellringer.digests
-    WHERE closed_at IS NULL AND closes_at <= clock_timestamp()
+    WHERE closed_at IS NULL AND closes_at <= (SELECT clock_timestamp())
     ORDER BY closes_at
     LIMIT $1
-    FOR UPDATE SKIP LOCKED
+), locked AS MATERIALIZED (
+    SELECT digest.id
+    FROM due
+    JOIN bellringer.digests AS digest ON digest.id = due.id
+    WHERE digest.closed_at IS NULL
+    ORDER BY digest.environment_id, digest.window_seconds
+    FOR UPDATE OF digest
 )
-UPDATE bellringer.digests AS digest SET closed_at = clock_timestamp() FROM due WHERE digest.id = due.id
+UPDATE bellringer.digests AS digest SET closed_at = clock_timestamp() FROM locked WHERE digest.id = locked.id
 RETURNING digest.id
 """
 # Two recipients have the same events exactly when the same audiences hold them both, so the grouping works on the
