@@ -86,5 +86,5 @@ class Consumer(Loop):
             await asyncio.sleep(timeout / 3)
             try:
                 await self._broker.extend(self._queue, handles, timeout)
-            except Unavailable as error:
-                _log.warning("could not extend the hold", queue=self._queue.name, error=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever this attempt met, the next one may succeed
+                _log.warning("could not extend the hold", queue=self._queue.name, error=repr(error))

@@ -13,7 +13,7 @@ from litestar.params import Parameter
 
 from bellringer.broker.metrics import refresh_queue_metrics
 from bellringer.broker.model import Message, Queue, QueueCounts, ReceiptHandle
-from bellringer.broker.service import Broker, Publication
+from bellringer.broker.service import Broker, Publication, check_publications
 from bellringer.edge.app import Routes
 from bellringer.edge.decoding import decode_json
 from bellringer.edge.model import Environment
@@ -92,10 +92,11 @@ def broker_routes(broker: Broker) -> Routes:
     async def publish(request: RawRequest) -> RawReply:
         is_batch = request.body[:64].lstrip().startswith(b"[")
         messages = decode_json(request.body, _BATCH) if is_batch else [decode_json(request.body, _ONE)]
-        queue = await broker.ensure_queue(request.environment.id, request.parameters[0])
         publications = [
             Publication(body=message.msg.encode(), delay_seconds=message.delay_seconds) for message in messages
         ]
+        check_publications(publications)  # first: what is refused makes no queue
+        queue = await broker.ensure_queue(request.environment.id, request.parameters[0])
         ids = await broker.send(queue, publications)
         answer = PublishedMessages(ids=ids) if is_batch else PublishedMessage(id=ids[0])
         return RawReply(status=201, body=_encode(answer))
@@ -141,7 +142,7 @@ def broker_routes(broker: Broker) -> Routes:
     @get("/v1/queues/{queue:str}", tags=[TAG], summary="Show a queue", security=[{"key": []}])
     async def show_queue(environment: Environment, queue: str) -> QueueView:
         """One queue with its counts."""
-        found = await broker.queue(environment.id, queue)
+        found = await broker.read_queue(environment.id, queue)
         return _view(found, (await broker.counts([found]))[found.id])
 
     return Routes(

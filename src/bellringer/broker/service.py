@@ -29,6 +29,9 @@ from bellringer.kernel.database import ITEM_FAULTS, Connection, Database
 from bellringer.kernel.errors import InvalidInput, NotFound, TooLarge
 from bellringer.kernel.tally import Tallies
 
+_WEIGHT_OF_A_MESSAGE = 256
+"""What a message weighs in a write beside its body, in bytes: an empty one is not for nothing."""
+
 
 class BrokerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Defaults of a new queue, and the pace of the background work."""
@@ -64,7 +67,7 @@ class Broker:
             "publish",
             self._write_publications,
             config=self.config.batcher,
-            weigh=lambda item: sum(len(publication.body) for publication in item[1]),
+            weigh=lambda item: sum(_WEIGHT_OF_A_MESSAGE + len(publication.body) for publication in item[1]),
             isolate=ITEM_FAULTS,
         )
         self._deleter = MicroBatcher[tuple[Queue, ReceiptHandle], bool](
@@ -72,15 +75,19 @@ class Broker:
         )
 
     async def queue(self, environment_id: UUID, name: str) -> Queue:
-        """The queue of that name. Raises `NotFound`, or `InvalidInput` for an impossible name."""
-        if (found := self._queues.get((environment_id, name))) is not None:
-            return found
+        """The queue of that name. Raises `NotFound`, or `InvalidInput` for an impossible name.
+
+        It may be a copy, for its id, which never changes: `read_queue` has the settings as they are now.
+        """
+        return self._queues.get((environment_id, name)) or await self.read_queue(environment_id, name)
+
+    async def read_queue(self, environment_id: UUID, name: str) -> Queue:
+        """The queue of that name as it is now. Raises as `queue` does."""
         check_queue_name(name)
         async with self._database.connection() as connection:
             queue = await store.find_queue(connection, environment_id, name)
         if queue is None:
             raise NotFound(f"there is no queue {name}")
-        # The copy is for its id, which never changes; a claim reads the settings anew.
         self._queues[(environment_id, name)] = queue
         return queue
 
@@ -123,7 +130,7 @@ class Broker:
 
     async def publish(self, connection: Connection, queue: Queue, bodies: Sequence[bytes]) -> list[MessageId]:
         """Publish inside the caller's transaction. After its commit call `wakeups.wake`, or a claim waits 200 ms."""
-        _check_publications([Publication(body=body) for body in bodies])
+        _check_each([Publication(body=body) for body in bodies])
         return await store.publish(connection, [queue.id] * len(bodies), bodies, [0.0] * len(bodies))
 
     async def send(self, queue: Queue, publications: Sequence[Publication]) -> list[MessageId]:
@@ -131,9 +138,7 @@ class Broker:
 
         Raises `InvalidInput` for an empty or too large batch, `TooLarge` for a body over 256 KiB, `Overloaded`.
         """
-        if not 1 <= len(publications) <= LARGEST_BATCH:
-            raise InvalidInput(f"a batch holds 1 to {LARGEST_BATCH} messages", field="body")
-        _check_publications(publications)
+        check_publications(publications)
         return await self._publisher.submit((queue, publications))
 
     async def claim(
@@ -156,15 +161,17 @@ class Broker:
             with self.wakeups.waiter(queue.id) as woken:
                 async with self._database.connection() as connection:
                     messages = await store.claim(connection, queue.id, limit, visibility_timeout_seconds)
-                if len(messages) == limit:
-                    self.wakeups.wake(queue.id)  # there may be more for the next in line
                 remaining = deadline - asyncio.get_running_loop().time()
-                if messages or remaining <= 0 or self.wakeups.closed:
-                    return messages
-                try:
-                    await asyncio.wait_for(woken.wait(), remaining)
-                except TimeoutError:
-                    return []
+                if not messages and remaining > 0 and not self.wakeups.closed:
+                    try:
+                        await asyncio.wait_for(woken.wait(), remaining)
+                    except TimeoutError:
+                        return []
+                    continue
+            # Out of the line, for the next in it: there may be more messages, or one came for which it was woken.
+            if len(messages) == limit or woken.is_set():
+                self.wakeups.wake(queue.id)
+            return messages
 
     async def acknowledge(self, queue: Queue, receipt_handle: ReceiptHandle) -> None:
         """Delete a message in a commit shared with other callers. Raises `ReceiptNotHeld`."""
@@ -172,13 +179,14 @@ class Broker:
             raise ReceiptNotHeld
 
     async def complete(self, connection: Connection, queue: Queue, messages: Sequence[Message]) -> None:
-        """Delete messages inside the caller's transaction. Raises `ReceiptNotHeld` if another attempt has begun.
+        """Delete messages inside the caller's transaction, once: raises `ReceiptNotHeld` unless all are held till now.
 
-        The error must end the transaction: then the work of an attempt that lost its hold leaves no trace.
+        The error must end the transaction: then an attempt that lost its hold, or is repeated after its commit, leaves
+        no trace. Completed first thing in the transaction, the messages stay held to its end.
         """
         handles = [message.receipt_handle for message in messages]
-        held = await store.delete(connection, [queue.id] * len(handles), handles)
-        if len(held) < len(handles):
+        deleted = await store.delete(connection, [queue.id] * len(handles), handles)
+        if not all(deleted.get((queue.id, handle), False) for handle in handles):
             raise ReceiptNotHeld
 
     async def extend(self, queue: Queue, receipt_handles: Sequence[ReceiptHandle], seconds: float) -> int:
@@ -236,10 +244,9 @@ class Broker:
         return [[next(ids) for _ in publications] for _, publications in items]
 
     async def _write_deletions(self, items: Sequence[tuple[Queue, ReceiptHandle]]) -> list[bool | Exception]:
-        handles = [handle for _, handle in items]
         async with self._database.connection() as connection:
-            deleted = await store.delete(connection, [queue.id for queue, _ in items], handles)
-        return [handle in deleted for handle in handles]
+            deleted = await store.delete(connection, [queue.id for queue, _ in items], [handle for _, handle in items])
+        return [(queue.id, handle) in deleted for queue, handle in items]
 
 
 def check_visibility_timeout(seconds: float) -> None:
@@ -258,12 +265,19 @@ def _check_claim(limit: int, wait_seconds: float) -> None:
         raise InvalidInput(f"wait must be from 0 to {LONGEST_WAIT_SECONDS:g} seconds", field="wait")
 
 
-def _check_publications(publications: Sequence[Publication]) -> None:
+def check_publications(publications: Sequence[Publication]) -> None:
+    """Raise `InvalidInput` for an empty or too large batch, and for a message that is too large or too late."""
+    if not 1 <= len(publications) <= LARGEST_BATCH:
+        raise InvalidInput(f"a batch holds 1 to {LARGEST_BATCH} messages", field="body")
+    _check_each(publications)
+
+
+def _check_each(publications: Sequence[Publication]) -> None:
     for index, publication in enumerate(publications):
+        place = f"[{index}]." if len(publications) > 1 else ""
         if len(publication.body) > LARGEST_BODY_BYTES:
-            field = f"[{index}].msg" if len(publications) > 1 else "msg"
-            raise TooLarge(f"a message holds at most {LARGEST_BODY_BYTES} bytes", field=field)
+            raise TooLarge(f"a message holds at most {LARGEST_BODY_BYTES} bytes", field=f"{place}msg")
         if not 0 <= publication.delay_seconds <= LONGEST_VISIBILITY_TIMEOUT_SECONDS:
             raise InvalidInput(
-                f"delay_seconds must be from 0 to {LONGEST_VISIBILITY_TIMEOUT_SECONDS}", field="delay_seconds"
+                f"delay_seconds must be from 0 to {LONGEST_VISIBILITY_TIMEOUT_SECONDS}", field=f"{place}delay_seconds"
             )

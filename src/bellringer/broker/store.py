@@ -260,7 +260,7 @@ async def claim(
 async def delete(
     connection: Connection, queue_ids: Sequence[UUID], receipt_handles: Sequence[ReceiptHandle]
 ) -> dict[tuple[UUID, ReceiptHandle], bool]:
-    """Delete messages by (queue, receipt handle); return those that are deleted, and whether they were held till now."""
+    """Delete messages by (queue, receipt handle); return those that are deleted, and whether it was just now."""
     rows = await connection.fetch(DELETE, queue_ids, receipt_handles)
     return {(row["queue_id"], row["receipt_handle"]): row["was_held"] for row in rows}
 

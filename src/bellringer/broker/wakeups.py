@@ -37,8 +37,8 @@ class Wakeups:
         finally:
             with suppress(ValueError):  # a wake has taken it out of the line already
                 line.remove(woken)
-            if not line:
-                self._waiting.pop(queue_id, None)
+            if not self._waiting[queue_id]:  # not `line`: a later claim may have begun another
+                del self._waiting[queue_id]
 
     def wake(self, queue_id: UUID, number: int = 1) -> None:
         """Wake as many waiting claims as messages arrived."""

@@ -122,8 +122,9 @@ def _read_cloud(events: Sequence[CloudEvent], key: str | None, body: bytes, *, i
     if key is not None:
         return Intake(submissions=(_submission(notifications, key, body),), is_batch=is_batch)
     # (source, id) names the event whatever it says, so no fingerprint: a producer's retry may differ in, say, time.
+    # Neither of them holds a line break, nor does a key of a header: no two of all these are mistaken for another.
     submissions = tuple(
-        Submission(notifications=(notification,), idempotency_key=f"{event.source} {event.id}")
+        Submission(notifications=(notification,), idempotency_key=f"{event.source}\n{event.id}")
         for event, notification in zip(events, notifications, strict=True)
     )
     return Intake(submissions=submissions, is_batch=is_batch)

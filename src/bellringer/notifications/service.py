@@ -173,16 +173,18 @@ class _Keys:
     def answer(self, request: _Request, notifications: list[tuple[UUID, NewNotification]]) -> list[UUID] | Exception:
         """The ids for one request; what is to be stored for it is added to `notifications`."""
         ids: list[UUID] = []
+        new: list[tuple[UUID, NewNotification]] = []
         for submission in request.submissions:
             own = [notification.id for notification in submission.notifications]
             known = self._known(request.environment_id, submission, own)
             if known is None:
-                notifications += [(request.environment_id, notification) for notification in submission.notifications]
+                new += [(request.environment_id, notification) for notification in submission.notifications]
                 ids += own
             elif known.fingerprint != submission.fingerprint:
                 return Conflict(f"the Idempotency-Key {submission.idempotency_key} came with another body before")
             else:
                 ids += known.notification_ids
+        notifications += new  # all or none
         return ids
 
     def _known(

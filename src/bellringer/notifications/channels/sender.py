@@ -17,6 +17,8 @@ from bellringer.edge.model import Environment
 from bellringer.kernel.backoff import Backoff
 from bellringer.kernel.batcher import MicroBatcher
 from bellringer.kernel.database import Database
+from bellringer.kernel.errors import Unavailable
+from bellringer.kernel.logs import get_logger
 from bellringer.notifications.channels import store
 from bellringer.notifications.channels.email import DigestEmail, compose
 from bellringer.notifications.channels.model import OutboundEmail, Outcome
@@ -25,6 +27,8 @@ from bellringer.notifications.channels.smtp import SmtpTransport, SmtpUnreachabl
 OUTBOUND_QUEUE = "emails.outbound"
 
 RETRY = Backoff(first_seconds=2.0, cap_seconds=900.0)
+
+_log = get_logger(__name__)
 
 _EMAILS = Counter("bellringer_email_recipients_total", "Recipients of emails by outcome", ["outcome"])
 
@@ -66,21 +70,22 @@ class EmailSender:
         self._recorder = MicroBatcher[_Report, None]("record deliveries", self._record)
 
     async def handle(self, messages: Sequence[Message]) -> None:
-        """Send a batch. Raises `SmtpUnreachable` after handing back what no server took."""
+        """Send a batch; an email that fails comes back later and disturbs no other.
+
+        Raises `Unavailable` when no server, or no database, was there for some of it.
+        """
         results = await asyncio.gather(*(self._send(message) for message in messages), return_exceptions=True)
-        unsent = [
-            (message, result)
-            for message, result in zip(messages, results, strict=True)
-            if isinstance(result, BaseException)
-        ]
-        if not unsent:
-            return
-        unreachable = [message for message, error in unsent if isinstance(error, SmtpUnreachable)]
-        if unreachable:
-            await self._broker.release(
-                self._outbound, [message.receipt_handle for message in unreachable], [0.0] * len(unreachable)
-            )
-        raise next((error for _, error in unsent if not isinstance(error, SmtpUnreachable)), unsent[0][1])
+        outage: BaseException | None = None
+        for message, error in zip(messages, results, strict=True):
+            if isinstance(error, SmtpUnreachable):
+                await self._hand_back(message, after_seconds=0.0)
+            elif isinstance(error, Exception) and not isinstance(error, Unavailable):
+                _log.error("email failed", id=message.body.decode(), attempts=message.attempts, exc_info=error)
+                await self._hand_back(message, after_seconds=RETRY.wait_seconds(message.attempts))
+                continue
+            outage = outage or error
+        if outage is not None:
+            raise outage
 
     async def drain(self) -> None:
         """Return when every answer of a server is recorded and the connections are closed."""
@@ -102,8 +107,10 @@ class EmailSender:
         finished = all(outcome.state != "pending" for outcome in outcomes)
         await self._recorder.submit(_Report(email_id=email_id, message=message, outcomes=outcomes, finished=finished))
         if not finished:
-            wait_seconds = RETRY.wait_seconds(message.attempts)
-            await self._broker.release(self._outbound, [message.receipt_handle], [wait_seconds])
+            await self._hand_back(message, after_seconds=RETRY.wait_seconds(message.attempts))
+
+    async def _hand_back(self, message: Message, *, after_seconds: float) -> None:
+        await self._broker.release(self._outbound, [message.receipt_handle], [after_seconds])
 
     async def _attempt(self, email: OutboundEmail) -> list[Outcome]:
         environment = await self._environment(email.environment_id)

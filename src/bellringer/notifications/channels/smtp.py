@@ -1,8 +1,8 @@
 """SMTP out: a pool of connections, and the answers of a server sorted into outcomes per recipient.
 
 RFC 5321: a reply of 4xx refuses for now, one of 5xx for good; RCPT is answered per recipient, MAIL and DATA for all.
-A connection that is lost, or an answer that does not come, leaves the outcome open: the email is tried again with the
-same Message-ID.
+A connection that is lost over an email, or an answer that does not come, leaves its outcome open: it is tried again
+with the same Message-ID, like one refused for now. Where no connection is to be had, all emails wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bellringer.kernel.errors import Unavailable
 from bellringer.notifications.channels.model import Outcome
 
 _DEFAULT_PORTS = {"smtp": 25, "smtps": 465}
-_TRANSIENT_CODES = range(400, 500)
+_PERMANENT_CODES = range(500, 600)
 
 
 class SmtpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,7 +41,7 @@ class SmtpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SmtpUnreachable(Unavailable):
-    """The SMTP server does not answer, or hung up before it took the message."""
+    """The SMTP server does not answer, or takes no connection of ours."""
 
 
 def parse_smtp_url(url: str) -> SplitResult:
@@ -67,7 +67,7 @@ class SmtpTransport:
     async def send(self, recipients: Sequence[str], message: bytes) -> list[Outcome]:
         """Hand one message to the server; return an outcome per recipient.
 
-        Raises `SmtpUnreachable` when no server took or refused it.
+        Raises `SmtpUnreachable` when no server is there to take or refuse it.
         """
         try:
             async with self._client() as client:
@@ -75,14 +75,11 @@ class SmtpTransport:
         except aiosmtplib.SMTPRecipientsRefused as error:
             replies = {refusal.recipient: (refusal.code, refusal.message) for refusal in error.recipients}
             return _outcomes(recipients, replies, "")
-        except aiosmtplib.SMTPServerDisconnected as error:
-            raise SmtpUnreachable(f"the SMTP server hung up: {error}") from error
         except aiosmtplib.SMTPResponseException as error:
-            if isinstance(error, aiosmtplib.SMTPConnectResponseError | aiosmtplib.SMTPAuthenticationError):
-                raise SmtpUnreachable(f"the SMTP server refuses us: {error.code} {error.message}") from error
             return _outcomes(recipients, dict.fromkeys(recipients, (error.code, error.message)), "")
-        except (aiosmtplib.SMTPException, OSError, TimeoutError) as error:
-            raise SmtpUnreachable(f"the SMTP server cannot be reached: {error}") from error
+        except (aiosmtplib.SMTPException, OSError) as error:
+            lost = _printable(f"the connection was lost: {error}")
+            return [Outcome(address=address, state="pending", reply=lost) for address in recipients]
         return _outcomes(recipients, refused, reply)
 
     async def close(self) -> None:
@@ -127,7 +124,12 @@ class SmtpTransport:
             use_tls=self._url.scheme == "smtps",
             timeout=self._config.timeout_seconds,
         )
-        await client.connect()
+        try:
+            await client.connect()
+        except aiosmtplib.SMTPResponseException as error:  # the greeting, EHLO, STARTTLS or the login was refused
+            raise SmtpUnreachable(f"the SMTP server refuses us: {error.code} {error.message}") from error
+        except (aiosmtplib.SMTPException, OSError) as error:
+            raise SmtpUnreachable(f"the SMTP server cannot be reached: {error}") from error
         return client
 
 
@@ -145,7 +147,7 @@ def _outcomes(recipients: Sequence[str], refused: Mapping[str, tuple[int, str]],
         reply = accepted_reply
         if address in refused:
             code, text = refused[address]
-            state = "pending" if code in _TRANSIENT_CODES else "failed"
+            state = "failed" if code in _PERMANENT_CODES else "pending"
             reply = f"{code} {text}"
         outcomes.append(Outcome(address=address, state=state, reply=_printable(reply)))
     return outcomes

@@ -1,6 +1,7 @@
 """Background work of digests: join what was accepted, close what is due, group what was closed.
 
-Each round is one transaction that also completes or publishes the messages on its two sides.
+Each round is one transaction that also completes or publishes the messages on its two sides. It completes first: an
+attempt that lost its hold ends there, and while the transaction lasts no sweep can take the hold away.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class Joiner:
         """Let a batch join."""
         ids = [UUID(message.body.decode()) for message in messages]
         async with self._database.transaction() as connection:
-            await store.join(connection, ids, self._config.window_seconds)
             await self._broker.complete(connection, self._accepted, messages)
+            await store.join(connection, ids, self._config.window_seconds)
 
 
 class DigestCloser(Loop):
@@ -82,11 +83,11 @@ class Grouper:
         for message in messages:
             digest_id = UUID(message.body.decode())
             async with self._database.transaction() as connection:
-                await store.group(
-                    connection, digest_id, self._config.recipients_per_email, self._config.events_per_email
-                )
-                async for email_ids in store.email_ids(connection, digest_id, _PUBLISH_BATCH):
-                    bodies = [str(email_id).encode() for email_id in email_ids]
-                    await self._broker.publish(connection, self._outbound, bodies)
                 await self._broker.complete(connection, self._closed, [message])
+                if await store.group(
+                    connection, digest_id, self._config.recipients_per_email, self._config.events_per_email
+                ):
+                    async for email_ids in store.email_ids(connection, digest_id, _PUBLISH_BATCH):
+                        bodies = [str(email_id).encode() for email_id in email_ids]
+                        await self._broker.publish(connection, self._outbound, bodies)
             self._broker.wakeups.wake(self._outbound.id)

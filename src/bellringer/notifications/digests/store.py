@@ -8,7 +8,8 @@ from uuid import UUID
 from bellringer.kernel.database import Connection
 
 # Joining is an insert that meets the unique index of open digests. The row stays locked to the commit, so a digest
-# closes before a batch joins or after, never between. Indexes: digests_open, the primary keys.
+# closes before a batch joins or after, never between. What has joined stays where it is.
+# Indexes: digests_open, the primary keys.
 JOIN = """
 WITH arrived AS MATERIALIZED (
     SELECT notification.id, notification.environment_id, notification.audience,
@@ -17,6 +18,7 @@ WITH arrived AS MATERIALIZED (
     LEFT JOIN bellringer.workflows AS workflow
         ON workflow.environment_id = notification.environment_id AND workflow.type = notification.type
     WHERE notification.id = ANY ($1)
+        AND NOT EXISTS (SELECT FROM bellringer.digest_items WHERE notification_id = notification.id)
 ), joined AS (
     -- Sorted, so that two batches lock the digests in one order.
     INSERT INTO bellringer.digests AS digest (id, environment_id, window_seconds, closes_at, notification_count)
@@ -37,8 +39,8 @@ SELECT arrived.id, joined.id, arrived.audience
 FROM arrived
 JOIN joined USING (environment_id, window_seconds)
 """
-# Waits for the batch that joins rather than skip its digest: in a flood one batch follows upon the other, and the digest
-# would stay open (measured: with three joiners, until the flood was over). Locked in the order in which batches join.
+# Waits for the batch that joins rather than skip its digest: in a flood one batch follows upon another, and the digest
+# would stay open (measured with three joiners: to the end of the flood). Locked in the order in which batches join.
 # Index: digests_due.
 CLOSE = """
 WITH due AS MATERIALIZED (
@@ -60,15 +62,21 @@ RETURNING digest.id
 # Two recipients have the same events exactly when the same audiences hold them both, so the grouping works on the
 # distinct audiences of the digest and never pairs recipients with single events. A group over $2 recipients is cut
 # into chunks, one over $3 events into parts: SMTP servers and mail readers have limits, and nothing is left out.
-# Index: digest_items_audience.
+# COLLATE "C" is the order of uuids; in others "aa" may sort behind "b". Index: digest_items_audience.
 GROUP = """
-WITH audience AS MATERIALIZED (
-    SELECT item.audience, count(*) AS events, min(item.notification_id::text)::uuid AS example
+WITH digest AS MATERIALIZED (
+    -- One that is grouped already, or just now by another, stays as it is.
+    SELECT id, environment_id FROM bellringer.digests
+    WHERE id = $1 AND closed_at IS NOT NULL AND email_count IS NULL
+    FOR UPDATE
+), audience AS MATERIALIZED (
+    SELECT item.audience, count(*) AS events, min(item.notification_id::text COLLATE "C")::uuid AS example
     FROM bellringer.digest_items AS item
-    WHERE item.digest_id = $1
+    WHERE item.digest_id = (SELECT id FROM digest)
     GROUP BY item.audience
 ), recipient AS (
-    SELECT address, array_agg(audience.audience ORDER BY audience.audience) AS audiences, sum(audience.events) AS events
+    SELECT address, array_agg(audience.audience ORDER BY audience.audience) AS audiences,
+        sum(audience.events)::bigint AS events  -- as it is, a numeric, it would make the division by $3 one with a rest
     FROM audience
     JOIN bellringer.notifications AS notification ON notification.id = audience.example
     CROSS JOIN unnest(notification.recipients) AS address
@@ -87,7 +95,8 @@ WITH audience AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT 1 AS part, NULL::uuid AS first, NULL::uuid AS last, chunk.events WHERE chunk.events <= $3
         UNION ALL
-        SELECT numbered_item.part + 1, min(numbered_item.id::text)::uuid, max(numbered_item.id::text)::uuid, count(*)
+        SELECT numbered_item.part + 1, min(numbered_item.id::text COLLATE "C")::uuid,
+            max(numbered_item.id::text COLLATE "C")::uuid, count(*)
         FROM (
             SELECT item.notification_id AS id, (row_number() OVER (ORDER BY item.notification_id) - 1) / $3 AS part
             FROM bellringer.digest_items AS item
@@ -103,7 +112,7 @@ WITH audience AS MATERIALIZED (
     SELECT email.id, digest.environment_id, digest.id, email.audiences, email.part,
         count(*) OVER (PARTITION BY email.audiences, email.addresses), email.first, email.last, email.events
     FROM email
-    CROSS JOIN (SELECT id, environment_id FROM bellringer.digests WHERE id = $1) AS digest
+    CROSS JOIN digest
     RETURNING environment_id
 ), addressed AS (
     INSERT INTO bellringer.deliveries (email_id, address)
@@ -112,7 +121,7 @@ WITH audience AS MATERIALIZED (
     INSERT INTO bellringer.tally_entries (owner, name, change)
     SELECT environment_id, 'emails', count(*) FROM added GROUP BY environment_id
 )
-UPDATE bellringer.digests SET email_count = (SELECT count(*) FROM added) WHERE id = $1 AND email_count IS NULL
+UPDATE bellringer.digests SET email_count = (SELECT count(*) FROM added) WHERE id = (SELECT id FROM digest)
 """
 # Index: emails_digest.
 EMAILS_OF = "SELECT id FROM bellringer.emails WHERE digest_id = $1"
@@ -128,9 +137,9 @@ async def close_due(connection: Connection, limit: int) -> list[UUID]:
     return [row["id"] for row in await connection.fetch(CLOSE, limit)]
 
 
-async def group(connection: Connection, digest_id: UUID, recipients_per_email: int, events_per_email: int) -> None:
-    """Turn a closed digest into emails, one per set of recipients that have the same events."""
-    await connection.execute(GROUP, digest_id, recipients_per_email, events_per_email)
+async def group(connection: Connection, digest_id: UUID, recipients_per_email: int, events_per_email: int) -> bool:
+    """Turn a closed digest into emails, one per set of recipients that have the same events, unless it was done."""
+    return await connection.execute(GROUP, digest_id, recipients_per_email, events_per_email) == "UPDATE 1"
 
 
 async def email_ids(connection: Connection, digest_id: UUID, page: int) -> AsyncIterator[list[UUID]]:
