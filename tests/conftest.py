@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
+import hypothesis
 import pytest
 
 from bellringer.assembly import SUBSYSTEMS
@@ -17,6 +18,12 @@ from bellringer.kernel.clock import SystemClock
 from bellringer.kernel.database import Database, DatabaseConfig
 from bellringer.kernel.migrations import migrate
 from tests.support.postgres import Cluster, debian_cluster, wheel_cluster
+
+# A database serves all examples of a test, so an example asserts what it adds; a busy machine misses deadlines.
+hypothesis.settings.register_profile(
+    "bellringer", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+hypothesis.settings.load_profile("bellringer")
 
 _numbers = itertools.count(1)
 

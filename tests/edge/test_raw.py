@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from litestar.types import ASGIApp, Receive, Scope, Send
+from prometheus_client import REGISTRY
+from tests.support.application import Answer, call
+
+from bellringer.edge.keys import Keys
+from bellringer.edge.raw import RawReply, RawRequest, RawRoute, RawRoutes
+from bellringer.kernel.errors import BellringerError, InvalidInput, NotFound, Overloaded
+
+# The database answers for the key alone here.
+pytestmark = pytest.mark.parametrize("cluster", ["postgres18"], indirect=True)
+
+LIMIT = 1024
+
+
+class Nests:
+    """Routes of one's own behind the door, what they were asked, and what else came through."""
+
+    def __init__(self, keys: Keys, api_key: str) -> None:
+        self.requests: list[RawRequest] = []
+        self.passed_on: list[Scope] = []
+        self.error: Exception | None = None
+        self.key = (b"authorization", f"Bearer {api_key}".encode())
+        routes = [
+            self._route("PUT", "/v1/nests/{tree}"),
+            self._route("POST", "/v1/nests"),
+            self._route("DELETE", "/v1/nests/{tree}/{egg}"),
+        ]
+        self.app: ASGIApp = RawRoutes(routes, keys, max_body_bytes=LIMIT, otherwise=self._otherwise)
+
+    async def ask(self, method: str, path: str, *chunks: bytes | None, **headers: str) -> Answer:
+        more = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+        return await call(self.app, method, path, *chunks, headers=[self.key, *more])
+
+    def _route(self, method: str, path: str) -> RawRoute:
+        return RawRoute(
+            method=method, path=path, handle=self._handle, summary="", description="", tag="", success_status=200
+        )
+
+    async def _handle(self, request: RawRequest) -> RawReply:
+        self.requests.append(request)
+        if self.error is not None:
+            raise self.error
+        return RawReply(status=200, body=b'{"answer": 42}')
+
+    async def _otherwise(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        self.passed_on.append(scope)
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 299, "headers": []})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+@pytest.fixture
+def nests(keys: Keys, api_key: str) -> Nests:
+    return Nests(keys, api_key)
+
+
+async def test_a_route_gets_the_environment_its_parameters_the_headers_and_the_body(nests: Nests) -> None:
+    answer = await nests.ask("PUT", "/v1/nests/oak", b'{"a":', b"1}", X_Colour="br\xfcn")
+    (request,) = nests.requests
+    assert str(request.environment) == "acme/production"
+    assert request.parameters == ["oak"]
+    assert request.headers["x-colour"] == "br\xfcn"
+    assert request.body == b'{"a":1}'
+    assert (answer.status, answer.json()) == (200, {"answer": 42})
+    assert answer.headers == {"content-type": "application/json", "content-length": "14"}
+
+
+async def test_an_answer_without_a_body_has_no_content_type(nests: Nests, keys: Keys) -> None:
+    async def be_silent(_request: RawRequest) -> RawReply:
+        return RawReply(status=204)
+
+    route = RawRoute(
+        method="DELETE", path="/v1/eggs", handle=be_silent, summary="", description="", tag="", success_status=204
+    )
+    app = RawRoutes([route], keys, max_body_bytes=LIMIT, otherwise=nests.app)
+    answer = await call(app, "DELETE", "/v1/eggs", headers=[nests.key])
+    assert (answer.status, answer.headers, answer.body) == (204, {"content-length": "0"}, b"")
+
+
+async def test_parameters_come_as_they_are(nests: Nests) -> None:
+    paths = {
+        ("POST", "/v1/nests"): [],
+        ("DELETE", "/v1/nests/oak/5"): ["oak", "5"],
+        ("PUT", "/v1/nests/"): [""],
+        ("PUT", "/v1/nests/a b\0\n%2F.."): ["a b\0\n%2F.."],
+        ("PUT", "/v1/nests/" + "a" * 50_000): ["a" * 50_000],
+    }
+    for method, path in paths:
+        await nests.ask(method, path)
+    assert [request.parameters for request in nests.requests] == list(paths.values())
+
+
+async def test_every_other_request_is_handed_on(nests: Nests) -> None:
+    others = [
+        ("GET", "/v1/nests/oak"),
+        ("PUT", "/v1/nests"),
+        ("PUT", "/v1/nests/oak/5"),
+        ("PUT", "/v1/nests/oak/"),
+        ("PUT", "//v1/nests/oak"),
+        ("PUT", "/v1/Nests/oak"),
+        ("put", "/v1/nests/oak"),
+        ("PUT", "/v2/nests/oak"),
+        ("PUT", "*"),
+        ("PUT", ""),
+        ("PUT", "/"),
+    ]
+    for method, path in others:
+        assert (await nests.ask(method, path)).status == 299
+    assert [(scope["method"], scope["path"]) for scope in nests.passed_on] == others  # type: ignore[typeddict-item]
+    assert not nests.requests
+
+
+async def test_a_connection_that_is_no_request_is_handed_on(nests: Nests) -> None:
+    scope: Any = {"type": "websocket", "path": "/v1/nests"}
+    await nests.app(scope, None, None)  # type: ignore[arg-type]
+    assert nests.passed_on == [scope]
+
+
+async def test_the_methods_at_a_path_are_known(nests: Nests) -> None:
+    assert isinstance(nests.app, RawRoutes)
+    assert nests.app.methods_at("/v1/nests") == ["POST"]
+    assert nests.app.methods_at("/v1/nests/oak") == ["PUT"]
+    assert nests.app.methods_at("/v1/nests/oak/5") == ["DELETE"]
+    assert nests.app.methods_at("/v1/trees") == []
+
+
+async def test_without_a_valid_key_nothing_is_handled_and_no_body_is_read(nests: Nests) -> None:
+    for header in (None, b"", b"Bearer", b"Bearer \xff\xfe\xfd", b"Basic YTpi", b"Bearer wrong"):
+        headers = [] if header is None else [(b"authorization", header)]
+        answer = await call(nests.app, "POST", "/v1/nests", b"{}", headers=headers)
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.received == 0
+    assert not nests.requests
+
+
+async def test_a_body_of_just_the_limit_is_taken(nests: Nests) -> None:
+    answer = await nests.ask("POST", "/v1/nests", b"x" * (LIMIT - 1), b"x", content_length=str(LIMIT))
+    assert answer.status == 200
+    assert [len(request.body) for request in nests.requests] == [LIMIT]
+
+
+async def test_a_body_that_is_announced_as_too_large_is_not_read(nests: Nests) -> None:
+    for length in (str(LIMIT + 1), "9" * 5000, "0" * 30):
+        answer = await nests.ask("POST", "/v1/nests", b"x", content_length=length)
+        assert (answer.status, answer.json()["field"], answer.received) == (413, "body", 0)
+    assert not nests.requests
+
+
+async def test_a_body_that_turns_out_too_large_is_read_no_further(nests: Nests) -> None:
+    chunks = [b"x" * 512] * 100
+    answer = await nests.ask("POST", "/v1/nests", *chunks, transfer_encoding="chunked")
+    assert (answer.status, answer.json()["field"], answer.received) == (413, "body", 3)
+    assert not nests.requests
+
+
+async def test_a_length_that_says_nothing_is_not_believed(nests: Nests) -> None:
+    for length in ("", "-1", "1e9", "\xb2", "many", "0x10"):
+        assert (await nests.ask("POST", "/v1/nests", b"{}", content_length=length)).status == 200
+        assert (await nests.ask("POST", "/v1/nests", b"x" * (LIMIT + 1), content_length=length)).status == 413
+
+
+async def test_a_body_that_breaks_off_is_not_handled(nests: Nests) -> None:
+    answer = await nests.ask("POST", "/v1/nests", b'{"a":', None)
+    assert (answer.status, answer.json()["field"]) == (400, "body")
+    assert not nests.requests
+
+
+async def test_a_path_that_is_not_utf8_is_refused(nests: Nests) -> None:
+    answer = await nests.ask("PUT", "/v1/nests/oak\N{REPLACEMENT CHARACTER}")
+    assert (answer.status, answer.json()["field"]) == (400, "path")
+    assert not nests.requests
+
+
+ERRORS = [
+    (InvalidInput("no", field="eggs"), 400),
+    (NotFound("no"), 404),
+    (Overloaded("no"), 503),
+    (BellringerError("no"), 500),
+    (KeyError("no"), 500),
+    (msgspec.ValidationError("no"), 500),
+    (RecursionError(), 500),
+]
+
+
+async def test_an_error_of_a_route_becomes_a_problem(nests: Nests) -> None:
+    for error, status in ERRORS:
+        nests.error = error
+        answer = await nests.ask("POST", "/v1/nests")
+        assert answer.status == answer.json()["status"] == status
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.headers["content-length"] == str(len(answer.body))
+
+
+async def test_requests_are_counted_by_route_and_status(nests: Nests) -> None:
+    labels = {"method": "DELETE", "path": "/v1/nests/{tree}/{egg}", "status": "200"}
+    before = REGISTRY.get_sample_value("bellringer_http_requests_total", labels) or 0
+    await nests.ask("DELETE", "/v1/nests/oak/1")
+    await nests.ask("DELETE", "/v1/nests/elm/2")
+    assert REGISTRY.get_sample_value("bellringer_http_requests_total", labels) == before + 2
