@@ -18,6 +18,7 @@ from bellringer.broker.loops import Purger, Sweeper
 from bellringer.broker.routes import broker_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
+from bellringer.console.routes import console_routes
 from bellringer.edge.app import build_app
 from bellringer.edge.keys import Keys
 from bellringer.edge.server import HttpServer
@@ -46,7 +47,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     notifications: Notifications
     foundation: list[Service]
     workers: list[Service]
-    api: list[Service]
+    api: list[HttpServer]
 
 
 @asynccontextmanager
@@ -122,10 +123,13 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             config.edge,
             database,
             keys,
-            [broker_routes(broker), notification_routes(notifications, mailbox)],
+            [
+                broker_routes(broker),
+                notification_routes(notifications, mailbox),
+                console_routes(keys, broker, notifications, mailbox, stopping),
+            ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)
-        http_server.check_port()
         visibility = settings.visibility_timeout_seconds
         yield Assembly(
             keys=keys,
