@@ -5,6 +5,7 @@ Errors of the start are one line on standard error and exit code 1; wrong usage 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Coroutine
@@ -15,14 +16,14 @@ from uuid import UUID
 import typer
 import uvloop
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from bellringer import __version__
 from bellringer.assembly import open_database
 from bellringer.config import VARIABLES, Config, read_config
 from bellringer.edge.keys import Keys
 from bellringer.kernel.clock import SystemClock
-from bellringer.kernel.errors import BellringerError
+from bellringer.kernel.errors import BellringerError, StartupError
 from bellringer.kernel.logs import configure_logs
 from bellringer.roles import Role
 
@@ -37,7 +38,8 @@ app = typer.Typer(
 keys_app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 
-console = Console(highlight=False)
+# A pipe has no width: what reads it must get whole ids.
+console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 500)
 
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="Settings file; ./bellringer.toml if it exists.", dir_okay=False)
@@ -63,7 +65,43 @@ def up(
     """Start Bellringer in the foreground; Ctrl-C or SIGTERM stops it in order."""
     from bellringer.foreground import run_in_foreground  # noqa: PLC0415 - keeps the other commands quick
 
-    _run(run_in_foreground(_read(config_file), role, console, demo=demo))
+    config = _read(config_file)
+    if sys.stderr.isatty() and config.log.level == "info" and config.log.format != "json":
+        configure_logs("warning", "text")  # a person has the screen: it tells where things are, logs what is wrong
+    _run(run_in_foreground(config, role, console, demo=demo))
+
+
+@app.command()
+def replay(
+    file: Annotated[
+        Path, typer.Argument(help="Events, one JSON object per line.", exists=True, dir_okay=False, readable=True)
+    ],
+    speed: Annotated[
+        float | None, typer.Option(help="Times the pace that `time` tells of; as fast as possible if left out.")
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="The server; the one of the settings if left out.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="The API key; BELLRINGER_API_KEY or the first key if left out.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="The id of an interrupted run that is to go on.")] = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Feed a file of events, plain or CloudEvents, through the HTTP API.
+
+    The exit code is 1 when the server refused an event. A run that was interrupted can be repeated with its id for
+    24 hours: what the server has taken already is not doubled.
+    """
+    from bellringer.replay import is_run, replay_file, url_of  # noqa: PLC0415 - keeps the other commands quick
+
+    if speed is not None and not 0 < speed < math.inf:
+        raise typer.BadParameter("it must be above 0", param_hint="--speed")
+    if run is not None and not is_run(run):
+        raise typer.BadParameter("1 to 100 letters, digits, dots, dashes or underscores", param_hint="--run")
+    config = _read(config_file)
+    url = url or url_of(config.edge.host, config.edge.port)
+    messages = Console(stderr=True, highlight=False, markup=False)
+    code = _run(replay_file(file, url, key or _known_key(config), run, speed, console, messages))
+    raise typer.Exit(code)
 
 
 @app.command("check-config")
@@ -74,7 +112,9 @@ def check_config(
     """Check the settings without starting anything."""
     config = _read(config_file)
     if list_settings:
-        table = Table("environment variable", "in bellringer.toml", "value", box=None, pad_edge=False)
+        # Folded, not cut short, where the terminal is narrow.
+        columns = [Column(title, overflow="fold") for title in ("environment variable", "in bellringer.toml", "value")]
+        table = Table(*columns, box=None, pad_edge=False)
         for variable, path in VARIABLES.items():
             table.add_row(variable, path, _shown(config, path))
         console.print(table)
@@ -111,7 +151,9 @@ def list_keys(config_file: ConfigFile = None) -> None:
     config = _read(config_file)
 
     async def listed() -> Table:
-        table = Table("id", "environment", "name", "ends in", "created", "revoked", box=None, pad_edge=False)
+        table = Table(
+            Column("id", no_wrap=True), "environment", "name", "ends in", "created", "revoked", box=None, pad_edge=False
+        )
         async with open_database(config) as database:
             for key in await Keys(database, SystemClock()).list_keys():
                 revoked = key.revoked_at.isoformat(timespec="seconds") if key.revoked_at else ""
@@ -144,6 +186,18 @@ def _read(config_file: Path | None) -> Config:
         config.log.level, ("text" if sys.stderr.isatty() else "json") if log_format == "auto" else log_format
     )
     return config
+
+
+def _known_key(config: Config) -> str:
+    if config.api_key is not None:
+        return config.api_key
+    file = Path(config.data_directory) / "api-key"
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        raise StartupError(f"no API key: give --key or BELLRINGER_API_KEY; there is none in {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"the API key in {file} cannot be read: {error}") from None
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
