@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import hypothesis
 import pytest
+from tests.support.postgres import Cluster, debian_cluster, wheel_cluster
 
 from bellringer.assembly import SUBSYSTEMS
 from bellringer.broker import Broker, BrokerConfig
@@ -17,13 +18,14 @@ from bellringer.edge.model import Environment
 from bellringer.kernel.clock import SystemClock
 from bellringer.kernel.database import Database, DatabaseConfig
 from bellringer.kernel.migrations import migrate
-from tests.support.postgres import Cluster, debian_cluster, wheel_cluster
 
 # A database serves all examples of a test, so an example asserts what it adds; a busy machine misses deadlines.
 hypothesis.settings.register_profile(
     "bellringer", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
 )
 hypothesis.settings.load_profile("bellringer")
+
+pytest_plugins = ["tests.support.skips"]
 
 _numbers = itertools.count(1)
 

@@ -42,11 +42,14 @@ CREATE TABLE bellringer.deliveries (
     address text NOT NULL,
     state bellringer.delivery_state DEFAULT 'pending'::bellringer.delivery_state NOT NULL,
     reply text,
+    refusals integer DEFAULT 0 NOT NULL,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 )
 WITH (fillfactor='80');
 
 COMMENT ON COLUMN bellringer.deliveries.reply IS 'What the SMTP server said last';
+
+COMMENT ON COLUMN bellringer.deliveries.refusals IS 'How often the SMTP server refused it for now';
 
 CREATE TABLE bellringer.digest_items (
     notification_id uuid NOT NULL,

@@ -189,9 +189,11 @@ def _read(config_file: Path | None) -> Config:
 
 
 def _known_key(config: Config) -> str:
+    from bellringer.foreground import KEY_FILE  # noqa: PLC0415 - keeps the other commands quick
+
     if config.api_key is not None:
         return config.api_key
-    file = Path(config.data_directory) / "api-key"
+    file = Path(config.data_directory) / KEY_FILE
     try:
         return file.read_text(encoding="utf-8").strip()
     except FileNotFoundError:

@@ -25,7 +25,7 @@ from bellringer.kernel.service import Supervisor
 from bellringer.replay import url_of
 from bellringer.roles import Role, services_of
 
-_KEY_FILE = "api-key"
+KEY_FILE = "api-key"
 _KEY_VARIABLE = "BELLRINGER_API_KEY"
 _DEMO = "demo"
 
@@ -66,7 +66,7 @@ async def run_in_foreground(config: Config, role: Role, console: Console, *, dem
 
 async def _first_key(config: Config, assembly: Assembly) -> str | None:
     """The key to show: the one that was set, or on an embedded database one made at the first start and kept."""
-    file = Path(config.data_directory) / _KEY_FILE
+    file = Path(config.data_directory) / KEY_FILE
     if config.api_key is not None:
         await assembly.keys.create(config.organisation, config.environment, _KEY_VARIABLE, config.api_key)
         return None

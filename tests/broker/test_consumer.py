@@ -81,8 +81,7 @@ class Handler:
 
 
 @pytest.fixture
-def handler(database: Database, broker: Broker, queue: Queue, effects: Effects) -> Handler:
-    assert effects
+def handler(database: Database, broker: Broker, queue: Queue, effects: Effects) -> Handler:  # noqa: ARG001 - its table
     return Handler(database, broker, queue)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -17,9 +16,9 @@ async def queue(broker: Broker, environment: Environment) -> Queue:
 
 
 @pytest.fixture
-async def brief(broker: Broker, environment: Environment) -> AsyncIterator[Queue]:
+async def brief(broker: Broker, environment: Environment) -> Queue:
     """A queue that keeps no deleted message."""
-    yield await broker.configure_queue(environment.id, "brief", visibility_timeout_seconds=60, retention_seconds=0)
+    return await broker.configure_queue(environment.id, "brief", visibility_timeout_seconds=60, retention_seconds=0)
 
 
 async def send(broker: Broker, queue: Queue, number: int, *, delay_seconds: float = 0.0) -> None:

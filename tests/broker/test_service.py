@@ -320,9 +320,9 @@ async def test_what_is_just_allowed_is_stored(broker: Broker, queue: Queue) -> N
         (1, -0.1, None, "wait"),
         (1, 20.1, None, "wait"),
         (1, float("nan"), None, "wait"),
-        (1, 0.0, 0.9, "visibility_timeout_seconds"),
-        (1, 0.0, 12 * 3600 + 1, "visibility_timeout_seconds"),
-        (1, 0.0, float("nan"), "visibility_timeout_seconds"),
+        (1, 0.0, 0.9, "visibility_timeout"),
+        (1, 0.0, 12 * 3600 + 1, "visibility_timeout"),
+        (1, 0.0, float("nan"), "visibility_timeout"),
     ],
 )
 async def test_a_claim_that_is_not_allowed_names_its_field(

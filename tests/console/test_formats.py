@@ -72,10 +72,6 @@ def test_a_bar_is_never_longer_than_its_place(state: QueueCounts) -> None:
     assert bool(drawn) == (state.pending + state.in_flight + state.delayed > 0)
 
 
-def test_a_count_below_nought_draws_nothing() -> None:
-    assert segments(counts(pending=-1)) == []
-
-
 @given(st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(), st.lists))
 def test_any_json_is_escaped_and_complete(value: object) -> None:
     markup = str(pretty_json(msgspec.Raw(msgspec.json.encode(value))))

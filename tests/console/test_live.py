@@ -281,7 +281,7 @@ async def test_the_pace_is_that_of_the_last_seconds(
 
 
 async def test_a_database_that_goes_away_and_comes_back_is_told(
-    site: Site, counting: CountingReader, clock: ManualClock, environment: Environment
+    counting: CountingReader, clock: ManualClock, environment: Environment
 ) -> None:
     feed = Feed(environment, counting, Pages(clock), clock)
     counting.is_away = True

@@ -16,11 +16,11 @@ from tests.support.smtp import SmtpServer
 pytestmark = pytest.mark.scenario
 
 KILLS = 10
-KILLS_OF_A_WORKER = 5
+KILLS_OF_A_WORKER = 8
 PEOPLE = [f"person-{number}@acme.example" for number in range(8)]
 SETTINGS = {"BELLRINGER_DIGEST_WINDOW_SECONDS": "1", "BELLRINGER_VISIBILITY_TIMEOUT_SECONDS": "2"}
 # The SMTP server keeps a message and answers a little later: a kill in between leaves the answer unheard.
-ANSWER_DELAY_SECONDS = 0.03
+ANSWER_DELAY_SECONDS = 0.1
 
 
 @pytest.fixture
@@ -60,7 +60,8 @@ def test_every_accepted_event_survives_ten_kills_and_is_told_once(moments: rando
 
 
 async def test_every_event_survives_the_kills_of_its_worker(cluster: Cluster, moments: random.Random) -> None:
-    own = {"BELLRINGER_DATABASE_URL": await empty_database(cluster), "BELLRINGER_API_KEY": "a-key-that-the-tests-set"}
+    url = await empty_database(cluster, commit_delay_seconds=0.1)
+    own = {"BELLRINGER_DATABASE_URL": url, "BELLRINGER_API_KEY": "a-key-that-the-tests-set"}
     with SmtpServer(delay_seconds=ANSWER_DELAY_SECONDS) as smtp:
         settings = SETTINGS | own | {"BELLRINGER_SMTP_URL": smtp.url}
         with (
@@ -70,7 +71,7 @@ async def test_every_event_survives_the_kills_of_its_worker(cluster: Cluster, mo
         ):
             with EventStream(api, make_event, pause_seconds=0.02) as stream:
                 for number in range(KILLS_OF_A_WORKER):
-                    wait_for_any_moment(stream, moments)
+                    wait_for_any_moment(stream, moments, most_events=30)
                     killed.kill()
                     if number == KILLS_OF_A_WORKER - 1:
                         other.kill()
@@ -80,9 +81,9 @@ async def test_every_event_survives_the_kills_of_its_worker(cluster: Cluster, mo
             check(api, smtp, stream)
 
 
-def wait_for_any_moment(stream: EventStream, moments: random.Random) -> None:
+def wait_for_any_moment(stream: EventStream, moments: random.Random, *, most_events: int = 150) -> None:
     """Let some events pass, and then be anywhere in the second that a digest takes."""
-    stream.until_accepted(moments.randint(1, 150))
+    stream.until_accepted(moments.randint(1, most_events))
     time.sleep(moments.uniform(0, 1))
 
 

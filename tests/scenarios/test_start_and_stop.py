@@ -129,7 +129,7 @@ def test_a_first_start_that_is_killed_at_any_point_is_completed_by_the_next() ->
     seed = random.randrange(10**6)
     moments = random.Random(seed)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
-    for _ in range(4):
+    for _ in range(3):
         with serving(QUICK, started=False) as server:
             server.spawn()
             steps = ["data", "data/postgres.new", "data/postgres", "data/postgres/postmaster.pid", "data/api-key"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -49,30 +51,31 @@ async def wheel_cluster(directory: Path) -> AsyncIterator[Cluster]:
 
 
 @asynccontextmanager
-async def debian_cluster(directory: Path) -> AsyncIterator[Cluster]:
+async def debian_cluster(_directory: Path) -> AsyncIterator[Cluster]:
     """PostgreSQL 15 from Debian's package postgresql-15; skips where it is not installed."""
     if not (_DEBIAN_BINARIES / "initdb").exists():
         pytest.skip("needs Debian's PostgreSQL: apt-get install postgresql-15")
     account = "postgres" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name
     # Not pytest's own folder, which only its owner may enter, and short, for the socket's sake.
-    home = Path(subprocess.check_output(["mktemp", "-d", "/tmp/bellringer-pg15-XXXXXX"], text=True).strip())
+    home = Path(tempfile.mkdtemp(prefix="bellringer-pg15-", dir="/tmp"))
     if os.getuid() == 0:
         shutil.chown(home, account, account)
     data = home / "data"
-    _run_as(account, "initdb", "-D", str(data), "-U", "bellringer", "--auth=trust", "--no-sync", "-E", "UTF8")
+    await _run_as(account, "initdb", "-D", str(data), "-U", "bellringer", "--auth=trust", "--no-sync", "-E", "UTF8")
     options = " ".join(f"-c {name}={value}" for name, value in _FAST.items())
     options += f" -c listen_addresses= -c unix_socket_directories={home}"
     log = str(home / "log")
-    _run_as(account, "pg_ctl", "-D", str(data), "-w", "-l", log, "-o", options, "start")
+    await _run_as(account, "pg_ctl", "-D", str(data), "-w", "-l", log, "-o", options, "start")
     try:
         yield Cluster(connect_arguments={"host": str(home), "port": 5432, "user": "bellringer"})
     finally:
-        _run_as(account, "pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
+        await _run_as(account, "pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
         shutil.rmtree(home)
 
 
-def _run_as(account: str, binary: str, *arguments: str) -> None:
-    subprocess.run(
+async def _run_as(account: str, binary: str, *arguments: str) -> None:
+    await asyncio.to_thread(
+        subprocess.run,
         [str(_DEBIAN_BINARIES / binary), *arguments],
         user=account if os.getuid() == 0 else None,
         check=True,

@@ -157,7 +157,7 @@ class Server:
         return subprocess.run(
             [*_ended_with_us(), *_BELLRINGER, *arguments],
             cwd=self.directory,
-            env=self._environment() | (settings or {}),
+            env={**self._environment(), **(settings or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -332,12 +332,18 @@ def serving(
         server.clean_up()
 
 
-async def empty_database(cluster: Cluster) -> str:
-    """The URL of a database of the caller's own, without a table."""
+async def empty_database(cluster: Cluster, *, commit_delay_seconds: float = 0.0) -> str:
+    """The URL of a database of the caller's own, without a table.
+
+    With a delay each commit takes that much longer, where the cluster has fsync: what is killed at random is then
+    often killed between two transactions, or before it hears of a commit.
+    """
     name = f"scenario_{os.getpid()}_{next(_numbers)}"
     connection = await asyncpg.connect(**cluster.arguments("postgres"))
     try:
         await connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        await connection.execute(f"ALTER DATABASE {name} SET commit_siblings = 0")
+        await connection.execute(f"ALTER DATABASE {name} SET commit_delay = {round(commit_delay_seconds * 1e6)}")
     finally:
         await connection.close()
     return cluster.url(name)

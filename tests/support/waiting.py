@@ -24,12 +24,11 @@ async def until(condition: Callable[[], Awaitable[T]]) -> T:
 
 
 async def until_sessions_wait(connection: Connection, number: int = 1) -> None:
-    """Return when that many sessions of this database wait for a lock."""
+    """Return when that many sessions of the server wait for a lock."""
 
     async def waiting() -> bool:
-        found: int = await connection.fetchval(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
+        # Not pg_stat_activity, which stands still inside a transaction.
+        found: int = await connection.fetchval("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
         return found >= number
 
     await until(waiting)

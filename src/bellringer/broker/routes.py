@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeAlias
 from uuid import UUID
 
 import msgspec
 from litestar import get
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import FromPath, QueryParameter
 
 from bellringer.broker.metrics import refresh_queue_metrics
 from bellringer.broker.model import Message, Queue, QueueCounts, ReceiptHandle
@@ -21,6 +22,9 @@ from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
 from bellringer.kernel.errors import InvalidInput
 
 TAG = "queues"
+
+OpenedEnvironment: TypeAlias = NamedDependency[Environment]
+"""That of the request's key."""
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,12 +123,12 @@ def broker_routes(broker: Broker) -> Routes:
 
     @get("/v1/messages/{queue:str}", tags=[TAG], summary="Claim messages", security=[{"key": []}])
     async def claim(
-        environment: Environment,
-        queue: str,
-        n: Annotated[int, Parameter(description="How many at most, 1 to 1000")] = 1,
-        wait: Annotated[float, Parameter(description="Seconds to wait for the first, 0 to 20")] = 0.0,
+        environment: OpenedEnvironment,
+        queue: FromPath[str],
+        n: Annotated[int, QueryParameter(description="How many at most, 1 to 1000")] = 1,
+        wait: Annotated[float, QueryParameter(description="Seconds to wait for the first, 0 to 20")] = 0.0,
         visibility_timeout: Annotated[
-            float | None, Parameter(description="Seconds; the queue's own if left out")
+            float | None, QueryParameter(description="Seconds; the queue's own if left out")
         ] = None,
     ) -> ClaimedMessages:
         """Claim up to `n` messages, the oldest first. Nobody else gets them until their visibility timeout is over."""
@@ -133,14 +137,14 @@ def broker_routes(broker: Broker) -> Routes:
         return ClaimedMessages(messages=[_claimed(message) for message in messages])
 
     @get("/v1/queues", tags=[TAG], summary="List the queues", security=[{"key": []}])
-    async def list_queues(environment: Environment) -> QueueList:
+    async def list_queues(environment: OpenedEnvironment) -> QueueList:
         """The queues of the key's environment with their counts."""
         queues = await broker.list_queues([environment.id])
         counts = await broker.counts(queues)
         return QueueList(queues=[_view(queue, counts[queue.id]) for queue in queues])
 
     @get("/v1/queues/{queue:str}", tags=[TAG], summary="Show a queue", security=[{"key": []}])
-    async def show_queue(environment: Environment, queue: str) -> QueueView:
+    async def show_queue(environment: OpenedEnvironment, queue: FromPath[str]) -> QueueView:
         """One queue with its counts."""
         found = await broker.read_queue(environment.id, queue)
         return _view(found, (await broker.counts([found]))[found.id])

@@ -111,7 +111,7 @@ class Broker:
     ) -> Queue:
         """Make a queue or change its settings; they hold for claims made from then on. Raises `InvalidInput`."""
         check_queue_name(name)
-        check_visibility_timeout(visibility_timeout_seconds)
+        check_visibility_timeout(visibility_timeout_seconds, "visibility_timeout_seconds")
         if not 0 <= retention_seconds <= LONGEST_RETENTION_SECONDS:
             raise InvalidInput(
                 f"retention_seconds must be from 0 to {LONGEST_RETENTION_SECONDS}", field="retention_seconds"
@@ -155,7 +155,7 @@ class Broker:
         """
         _check_claim(limit, wait_seconds)
         if visibility_timeout_seconds is not None:
-            check_visibility_timeout(visibility_timeout_seconds)
+            check_visibility_timeout(visibility_timeout_seconds, "visibility_timeout")
         deadline = asyncio.get_running_loop().time() + wait_seconds
         while True:
             with self.wakeups.waiter(queue.id) as woken:
@@ -249,13 +249,10 @@ class Broker:
         return [(queue.id, handle) in deleted for queue, handle in items]
 
 
-def check_visibility_timeout(seconds: float) -> None:
+def check_visibility_timeout(seconds: float, field: str) -> None:
     """Raise `InvalidInput` for a visibility timeout out of range."""
     if not 1 <= seconds <= LONGEST_VISIBILITY_TIMEOUT_SECONDS:
-        raise InvalidInput(
-            f"visibility_timeout_seconds must be from 1 to {LONGEST_VISIBILITY_TIMEOUT_SECONDS}",
-            field="visibility_timeout_seconds",
-        )
+        raise InvalidInput(f"{field} must be from 1 to {LONGEST_VISIBILITY_TIMEOUT_SECONDS} seconds", field=field)
 
 
 def _check_claim(limit: int, wait_seconds: float) -> None:

@@ -25,7 +25,7 @@ _ROOMS: Mapping[str, tuple[str, ...]] = {
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "first-steps": ("is_new",),
     "numbers": ("overview", "pace"),
-    "pipeline": ("overview", "pipeline"),
+    "pipeline": ("overview", "pace", "pipeline"),
     "latest-queues": ("queues",),
     "latest-notifications": ("notifications",),
     "latest-mail": ("mail",),

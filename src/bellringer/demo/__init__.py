@@ -7,7 +7,7 @@ with digests of 2, which do to this night what digests of 10 minutes do to a rea
 
 The events come in four waves, each shorter than a digest and followed by a pause, so that each wave is one digest and
 the sum is the same at every start: 268 events -> 1,042 notifications -> 37 emails. On a machine that cannot keep the
-pace a wave takes two digests, and the emails are a few more.
+pace waves share digests, and the emails are fewer.
 """
 
 from bellringer.demo.run import run_demo

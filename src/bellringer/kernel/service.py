@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from bellringer.kernel.backoff import Backoff
+from bellringer.kernel.errors import Unavailable
 from bellringer.kernel.logs import get_logger
 from bellringer.kernel.metrics import LOOP_FAILURES
 
@@ -78,8 +79,9 @@ class Loop(ABC):
 
     def _report(self, error: Exception, failures: int) -> None:
         LOOP_FAILURES.labels(loop=self.name).inc()
-        # A fault that stays is told once with its traceback and then in one line.
-        _log.warning("round failed", loop=self.name, failures=failures, error=repr(error), exc_info=failures == 1)
+        # A fault that stays is told once with its traceback and then in one line; an outage is no fault of the code.
+        is_news = failures == 1 and not isinstance(error, Unavailable)
+        _log.warning("round failed", loop=self.name, failures=failures, error=repr(error), exc_info=is_news)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

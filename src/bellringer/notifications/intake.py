@@ -21,7 +21,9 @@ from bellringer.edge.decoding import decode_json
 from bellringer.kernel.errors import InvalidInput, TooLarge, UnsupportedFormat
 from bellringer.kernel.ids import uuid7
 from bellringer.notifications.model import (
+    EARLIEST,
     LARGEST_BATCH,
+    LATEST,
     LONGEST_DATA_BYTES,
     LONGEST_TYPE,
     MOST_RECIPIENTS,
@@ -180,7 +182,7 @@ def _recipients_of(event: CloudEvent) -> list[str]:
     if bytes(event.data):
         try:
             return _DATA_WITH_RECIPIENTS.decode(event.data).recipients
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass  # data may have any shape: then it names nobody
     raise InvalidInput("name the recipients in the attribute recipients or in data.recipients", field="recipients")
 
@@ -197,6 +199,8 @@ def _notification(
     check_text(type, "type", LONGEST_TYPE)
     check_text(source, "source", LONGEST_KEY)
     check_text(subject, "subject", 500)
+    if occurred_at is not None and not EARLIEST <= occurred_at < LATEST:
+        raise InvalidInput(f"time must be from {EARLIEST.year} to {LATEST.year - 1}", field="time")
     if not 1 <= len(recipients) <= MOST_RECIPIENTS:
         raise InvalidInput(f"an event has 1 to {MOST_RECIPIENTS} recipients", field="recipients")
     return NewNotification(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal
 from uuid import UUID
@@ -18,6 +18,9 @@ LONGEST_DATA_BYTES = 256 * 1024
 LARGEST_BATCH = 1000
 MOST_RECIPIENTS = 10_000
 LONGEST_WINDOW_SECONDS = 7 * 24 * 3600
+# The first and the last moment of `datetime` stand for infinity in the database, and those near them have no name in
+# other time zones. Producers send the first one for "not set".
+EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
 
 class NewNotification(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeAlias
 from uuid import UUID
 
 import msgspec
 from litestar import delete, get
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import FromPath, QueryParameter
 
 from bellringer.edge.app import Routes
 from bellringer.edge.decoding import decode_json
@@ -20,6 +21,9 @@ from bellringer.notifications.channels.model import CapturedMail, CapturedMessag
 from bellringer.notifications.intake import CloudEvent, PlainEvent, read_events
 from bellringer.notifications.model import Notification, Overview, TimelineEntry, Workflow
 from bellringer.notifications.service import Notifications
+
+OpenedEnvironment: TypeAlias = NamedDependency[Environment]
+"""That of the request's key."""
 
 _KEY: list[dict[str, list[str]]] = [{"key": []}]
 
@@ -79,8 +83,8 @@ class CapturedMailList(msgspec.Struct, frozen=True, kw_only=True):
 _WORKFLOW_SETTINGS = msgspec.json.Decoder(WorkflowSettings)
 _encode = msgspec.json.Encoder().encode
 
-Before = Annotated[UUID | None, Parameter(description="Only what is older than this id")]
-Limit = Annotated[int, Parameter(description="How many at most, 1 to 200")]
+Before = Annotated[UUID | None, QueryParameter(description="Only what is older than this id")]
+Limit = Annotated[int, QueryParameter(description="How many at most, 1 to 200")]
 
 
 def notification_routes(notifications: Notifications, mailbox: CapturedMailbox) -> Routes:
@@ -102,41 +106,41 @@ def notification_routes(notifications: Notifications, mailbox: CapturedMailbox) 
 
     @get("/v1/notifications", tags=["events"], summary="List notifications", security=_KEY)
     async def list_notifications(
-        environment: Environment, before: Before = None, limit: Limit = 50
+        environment: OpenedEnvironment, before: Before = None, limit: Limit = 50
     ) -> NotificationList:
         """The notifications of the key's environment, newest first."""
         page = await notifications.list_notifications(environment.id, before=before, limit=limit)
         return NotificationList(notifications=page, next=page[-1].id if len(page) == limit else None)
 
     @get("/v1/notifications/{notification_id:uuid}", tags=["events"], summary="Show a notification", security=_KEY)
-    async def show_notification(environment: Environment, notification_id: UUID) -> NotificationDetail:
+    async def show_notification(environment: OpenedEnvironment, notification_id: FromPath[UUID]) -> NotificationDetail:
         """A notification with its timeline: accepted, in digest, digest closed, and per recipient sent or failed."""
         notification, timeline = await notifications.get(environment.id, notification_id)
         return NotificationDetail(**msgspec.structs.asdict(notification), timeline=timeline)
 
     @get("/v1/overview", tags=["events"], summary="Count what happened", security=_KEY)
-    async def overview(environment: Environment) -> Overview:
+    async def overview(environment: OpenedEnvironment) -> Overview:
         """What the environment has done since it began."""
         return await notifications.overview(environment.id)
 
     @get("/v1/workflows", tags=["workflows"], summary="List the workflows", security=_KEY)
-    async def list_workflows(environment: Environment) -> WorkflowList:
+    async def list_workflows(environment: OpenedEnvironment) -> WorkflowList:
         """The event types with settings of their own; every other type has the defaults."""
         return WorkflowList(workflows=await notifications.list_workflows(environment.id))
 
     @delete("/v1/workflows/{event_type:str}", tags=["workflows"], summary="Return to the defaults", security=_KEY)
-    async def delete_workflow(environment: Environment, event_type: str) -> None:
+    async def delete_workflow(environment: OpenedEnvironment, event_type: FromPath[str]) -> None:
         """Remove a type's own settings."""
         await notifications.delete_workflow(environment.id, event_type)
 
     @get("/v1/captured-mail", tags=["captured mail"], summary="List captured mail", security=_KEY)
-    async def list_mail(environment: Environment, before: Before = None, limit: Limit = 50) -> CapturedMailList:
+    async def list_mail(environment: OpenedEnvironment, before: Before = None, limit: Limit = 50) -> CapturedMailList:
         """What the capture server took instead of a real one, newest first."""
         page = await mailbox.list_mail(environment.id, before=before, limit=limit)
         return CapturedMailList(captured_mail=page, next=page[-1].id if len(page) == limit else None)
 
     @get("/v1/captured-mail/{mail_id:uuid}", tags=["captured mail"], summary="Show captured mail", security=_KEY)
-    async def show_mail(environment: Environment, mail_id: UUID) -> CapturedMessage:
+    async def show_mail(environment: OpenedEnvironment, mail_id: FromPath[UUID]) -> CapturedMessage:
         """One message: its source, its text and its HTML."""
         return await mailbox.get(environment.id, mail_id)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from email.utils import parseaddr
 from typing import Annotated
 from uuid import UUID
 
@@ -15,6 +14,7 @@ from bellringer.kernel.database import ITEM_FAULTS, Database
 from bellringer.kernel.errors import Conflict, InvalidInput, NotFound
 from bellringer.kernel.tally import Tallies
 from bellringer.notifications import store
+from bellringer.notifications.channels.email import parse_sender
 from bellringer.notifications.channels.smtp import SmtpConfig
 from bellringer.notifications.model import (
     LONGEST_TYPE,
@@ -48,9 +48,10 @@ class NotificationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     smtp: SmtpConfig = SmtpConfig()
 
     def __post_init__(self) -> None:
-        address = parseaddr(self.email_from)[1]
-        if "@" not in address or not self.email_from.isprintable():
-            raise ValueError("email_from must hold an address, such as Bellringer <bellringer@acme.example>")
+        try:
+            parse_sender(self.email_from)
+        except InvalidInput:
+            raise ValueError("email_from must be one address, such as Bellringer <bellringer@acme.example>") from None
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +130,8 @@ class Notifications:
             return await store.list_workflows(connection, environment_id)
 
     async def delete_workflow(self, environment_id: UUID, type_: str) -> None:
-        """Return a type to the defaults. Raises `NotFound`."""
+        """Return a type to the defaults. Raises `NotFound`, or `InvalidInput` for an impossible type."""
+        check_text(type_, "type", LONGEST_TYPE)
         async with self._database.connection() as connection:
             if not await store.delete_workflow(connection, environment_id, type_):
                 raise NotFound(f"the type {type_} has no settings of its own")

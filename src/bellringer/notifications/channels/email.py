@@ -95,7 +95,7 @@ def compose(email: DigestEmail) -> bytes:
     """
     if not 1 <= len(email.events) <= EVENTS_MAXIMUM:
         raise InvalidInput(f"an email holds 1 to {EVENTS_MAXIMUM} events", field="events")
-    sender, domain = _sender(email.sender)
+    sender, domain = parse_sender(email.sender)
     organisation, environment = _line(email.organisation, 40), _line(email.environment, 40)
     headline, groups = _headline(email.events), _groups(email.events)
     part = f" (part {email.part} of {email.parts})" if email.parts > 1 else ""
@@ -388,8 +388,8 @@ def _encoded_subject(subject: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _sender(sender: str) -> tuple[str, str]:
-    """Returns the From header with its line end, and the domain of the address."""
+def parse_sender(sender: str) -> tuple[str, str]:
+    """The From header with its line end, and the domain of the address. Raises `InvalidInput`."""
     message = EmailMessage(policy=SMTP)
     with suppress(ValueError, LookupError, AttributeError, MessageError):  # what the parser raises on nonsense
         message["From"] = _line(sender, 320)

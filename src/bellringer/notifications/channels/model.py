@@ -12,7 +12,10 @@ from bellringer.notifications.channels.email import DigestEvent
 
 
 class OutboundEmail(msgspec.Struct, frozen=True, kw_only=True):
-    """An email about to be sent: its events, and the recipients who still wait for it."""
+    """An email about to be sent: its events, and the recipients who still wait for it.
+
+    `refusals` is how often the server has refused one of them for now.
+    """
 
     id: UUID
     environment_id: UUID
@@ -21,6 +24,7 @@ class OutboundEmail(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     age_seconds: float
     pending: tuple[str, ...]
+    refusals: int
     events: tuple[DigestEvent, ...]
 
 

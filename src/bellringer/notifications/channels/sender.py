@@ -22,7 +22,7 @@ from bellringer.kernel.logs import get_logger
 from bellringer.notifications.channels import store
 from bellringer.notifications.channels.email import DigestEmail, compose
 from bellringer.notifications.channels.model import OutboundEmail, Outcome
-from bellringer.notifications.channels.smtp import SmtpTransport, SmtpUnreachable
+from bellringer.notifications.channels.smtp import SmtpTransport, SmtpUnreachable, unsettled
 
 OUTBOUND_QUEUE = "emails.outbound"
 
@@ -80,7 +80,7 @@ class EmailSender:
             if isinstance(error, SmtpUnreachable):
                 await self._hand_back(message, after_seconds=0.0)
             elif isinstance(error, Exception) and not isinstance(error, Unavailable):
-                _log.error("email failed", id=message.body.decode(), attempts=message.attempts, exc_info=error)
+                _log.error("message failed", id=message.id, attempts=message.attempts, exc_info=error)
                 await self._hand_back(message, after_seconds=RETRY.wait_seconds(message.attempts))
                 continue
             outage = outage or error
@@ -106,15 +106,27 @@ class EmailSender:
             _EMAILS.labels(outcome=outcome.state).inc()
         finished = all(outcome.state != "pending" for outcome in outcomes)
         await self._recorder.submit(_Report(email_id=email_id, message=message, outcomes=outcomes, finished=finished))
-        if not finished:
-            await self._hand_back(message, after_seconds=RETRY.wait_seconds(message.attempts))
+        if not finished and email is not None:
+            # By the server's refusals and not by the message's attempts, which an outage drives up.
+            await self._hand_back(message, after_seconds=RETRY.wait_seconds(email.refusals + 1))
 
     async def _hand_back(self, message: Message, *, after_seconds: float) -> None:
         await self._broker.release(self._outbound, [message.receipt_handle], [after_seconds])
 
     async def _attempt(self, email: OutboundEmail) -> list[Outcome]:
+        try:
+            return await self._transport.send(email.pending, await self._compose(email))
+        except Unavailable as error:
+            if not isinstance(error, SmtpUnreachable) or email.age_seconds < self._give_up_after_seconds:
+                raise
+            return unsettled(email.pending, str(error))
+        except Exception as error:  # noqa: BLE001 - what is wrong with one email ends, like a refusal, with giving up
+            _log.error("email failed", id=str(email.id), exc_info=error)
+            return unsettled(email.pending, f"the email cannot be sent: {error!r}")
+
+    async def _compose(self, email: OutboundEmail) -> bytes:
         environment = await self._environment(email.environment_id)
-        content = compose(
+        return compose(
             DigestEmail(
                 email_id=email.id,
                 organisation=environment.organisation,
@@ -126,12 +138,6 @@ class EmailSender:
                 parts=email.parts,
             )
         )
-        try:
-            return await self._transport.send(email.pending, content)
-        except SmtpUnreachable as error:
-            if email.age_seconds < self._give_up_after_seconds:
-                raise
-            return [Outcome(address=address, state="pending", reply=str(error)) for address in email.pending]
 
     def _settle(self, outcome: Outcome, email: OutboundEmail | None) -> Outcome:
         """Give up on a recipient whose time to try is over."""

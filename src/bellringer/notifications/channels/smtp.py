@@ -47,9 +47,14 @@ class SmtpUnreachable(Unavailable):
 def parse_smtp_url(url: str) -> SplitResult:
     """Split the URL of an SMTP server. Raises `ValueError` when it is not one."""
     parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        # Not its own words: what stands where the port should may be a piece of the password.
+        raise ValueError("a port is a number; in a password write # / ? @ as %23 %2F %3F %40") from None
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
         raise ValueError("an SMTP URL looks like smtp://user:password@host:port or smtps://…")
-    if parts.port == 0 or parts.path not in ("", "/") or parts.query or parts.fragment:
+    if port == 0 or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError("an SMTP URL has a host and a port, and nothing behind them")
     return parts
 
@@ -78,8 +83,7 @@ class SmtpTransport:
         except aiosmtplib.SMTPResponseException as error:
             return _outcomes(recipients, dict.fromkeys(recipients, (error.code, error.message)), "")
         except (aiosmtplib.SMTPException, OSError) as error:
-            lost = _printable(f"the connection was lost: {error}")
-            return [Outcome(address=address, state="pending", reply=lost) for address in recipients]
+            return unsettled(recipients, f"the connection was lost: {error}")
         return _outcomes(recipients, refused, reply)
 
     async def close(self) -> None:
@@ -138,6 +142,11 @@ async def _quit(client: aiosmtplib.SMTP) -> None:
         await client.quit(timeout=1)
     except (aiosmtplib.SMTPException, OSError, TimeoutError):
         client.close()  # it was closing anyway
+
+
+def unsettled(recipients: Sequence[str], reply: str) -> list[Outcome]:
+    """Outcomes for recipients who are to be tried again."""
+    return [Outcome(address=address, state="pending", reply=_printable(reply)) for address in recipients]
 
 
 def _outcomes(recipients: Sequence[str], refused: Mapping[str, tuple[int, str]], accepted_reply: str) -> list[Outcome]:

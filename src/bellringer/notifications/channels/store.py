@@ -20,9 +20,13 @@ LOAD_EMAIL = """
 SELECT email.environment_id, email.digest_id, email.audiences, email.part, email.parts, email.created_at,
     email.first_notification_id, email.last_notification_id,
     EXTRACT(epoch FROM clock_timestamp() - email.created_at)::float8 AS age_seconds,
-    ARRAY(SELECT address FROM bellringer.deliveries WHERE email_id = email.id AND state = 'pending' ORDER BY address)
-        AS pending
+    waiting.addresses AS pending, waiting.refusals
 FROM bellringer.emails AS email
+CROSS JOIN LATERAL (
+    SELECT COALESCE(array_agg(address ORDER BY address), '{}') AS addresses, COALESCE(max(refusals), 0) AS refusals
+    FROM bellringer.deliveries
+    WHERE email_id = email.id AND state = 'pending'
+) AS waiting
 WHERE email.id = $1
 """
 # Index: digest_items_audience.
@@ -46,7 +50,8 @@ WITH outcome AS (
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS outcome (email_id, address, state, reply)
 ), settled AS (
     UPDATE bellringer.deliveries AS delivery
-    SET state = outcome.state, reply = outcome.reply, updated_at = clock_timestamp()
+    SET state = outcome.state, reply = outcome.reply, updated_at = clock_timestamp(),
+        refusals = delivery.refusals + (outcome.state = 'pending')::integer
     FROM outcome
     WHERE delivery.email_id = outcome.email_id AND delivery.address = outcome.address AND delivery.state = 'pending'
     RETURNING delivery.email_id, delivery.state
@@ -107,6 +112,7 @@ async def load_email(connection: Connection, email_id: UUID) -> OutboundEmail | 
         created_at=email["created_at"],
         age_seconds=email["age_seconds"],
         pending=tuple(email["pending"]),
+        refusals=email["refusals"],
         events=tuple(
             DigestEvent(
                 notification_id=row["notification_id"],

@@ -81,10 +81,12 @@ CREATE TABLE bellringer.deliveries (
     address text NOT NULL,
     state bellringer.delivery_state NOT NULL DEFAULT 'pending',
     reply text,
+    refusals integer NOT NULL DEFAULT 0,
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (email_id, address)
 ) WITH (fillfactor = 80);
 COMMENT ON COLUMN bellringer.deliveries.reply IS 'What the SMTP server said last';
+COMMENT ON COLUMN bellringer.deliveries.refusals IS 'How often the SMTP server refused it for now';
 
 CREATE TABLE bellringer.captured_mail (
     id uuid PRIMARY KEY,
