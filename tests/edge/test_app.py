@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from litestar import get
+from litestar.params import FromPath
 from litestar.types import ASGIApp
-from tests.support.application import OLD_STYLE, application, call, client_of
+from tests.support.application import application, call, client_of
 
 from bellringer.broker import Broker
 from bellringer.edge.app import EdgeConfig, Routes
@@ -32,8 +33,6 @@ from bellringer.kernel.errors import (
     UnsupportedFormat,
 )
 
-pytestmark = OLD_STYLE
-
 LIMIT = 1024 * 1024
 
 ERRORS: dict[str, tuple[Exception, int]] = {
@@ -50,7 +49,7 @@ ERRORS: dict[str, tuple[Exception, int]] = {
 
 
 @get("/v1/errors/{name:str}", include_in_schema=False)
-async def fail(name: str) -> None:
+async def fail(name: FromPath[str]) -> None:
     raise ERRORS[name][0]
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from litestar.handlers import HTTPRouteHandler
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from tests.support.application import OLD_STYLE, application, client_of, routes_of_all
+from tests.support.application import application, client_of, routes_of_all
 
 from bellringer.broker import Broker
 from bellringer.edge.keys import Keys
 from bellringer.kernel.database import Database
 
 # What the document says does not hang on the database.
-pytestmark = [OLD_STYLE, pytest.mark.parametrize("cluster", ["postgres18"], indirect=True)]
+pytestmark = [pytest.mark.parametrize("cluster", ["postgres18"], indirect=True)]
 
 Document = dict[str, Any]
 

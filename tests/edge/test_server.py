@@ -12,7 +12,7 @@ from typing import Any, Self
 import httpx
 import pytest
 from litestar.types import ASGIApp, Receive, Scope, Send
-from tests.support.application import OLD_STYLE, application
+from tests.support.application import application
 from tests.support.server import free_port
 
 from bellringer.broker import Broker
@@ -21,8 +21,6 @@ from bellringer.edge.keys import Keys
 from bellringer.edge.server import HttpServer
 from bellringer.kernel.database import Database
 from bellringer.kernel.errors import StartupError
-
-pytestmark = OLD_STYLE
 
 PATIENCE_SECONDS = 10
 PROMPTLY_SECONDS = 1.0

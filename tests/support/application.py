@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import msgspec
-import pytest
 from litestar.types import ASGIApp
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker
@@ -20,10 +19,6 @@ from bellringer.kernel.database import Database
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
-
-OLD_STYLE = pytest.mark.filterwarnings("ignore::litestar.exceptions.base_exceptions.LitestarDeprecationWarning")
-"""For a module that sends requests to the subsystems' routes: they name their dependencies and the parameters of their
-paths in the style that ends with Litestar 3. To be removed when they do not."""
 
 
 @asynccontextmanager

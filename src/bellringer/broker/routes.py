@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from litestar import get
-from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
 from bellringer.broker.metrics import refresh_queue_metrics
 from bellringer.broker.model import Message, Queue, QueueCounts, ReceiptHandle
 from bellringer.broker.service import Broker, Publication, check_publications
-from bellringer.edge.app import Routes
+from bellringer.edge.app import OpenedEnvironment, Routes
 from bellringer.edge.decoding import decode_json
-from bellringer.edge.model import Environment
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
 from bellringer.kernel.errors import InvalidInput
 
 TAG = "queues"
-
-OpenedEnvironment: TypeAlias = NamedDependency[Environment]
-"""That of the request's key."""
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPMethod, HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from litestar import Litestar, MediaType, Request, Response, get
-from litestar.di import Provide
+from litestar.di import NamedDependency, Provide
 from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.openapi import OpenAPIConfig
@@ -29,6 +29,9 @@ from bellringer.kernel.database import Database
 from bellringer.kernel.errors import BellringerError, InvalidInput
 
 AnyRequest = Request[Any, Any, Any]
+
+OpenedEnvironment: TypeAlias = NamedDependency[Environment]
+"""The parameter `environment` of a handler: what the request's key opens."""
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,6 +94,7 @@ def build_app(config: EdgeConfig, database: Database, keys: Keys, subsystems: Se
             title="Bellringer",
             version=__version__,
             description="Everything between “something happened” and “a person saw it”.",
+            use_handler_docstrings=True,
             components=Components(security_schemes={"key": SecurityScheme(type="http", scheme="bearer")}),
         ),
         logging_config=None,

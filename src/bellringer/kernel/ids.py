@@ -8,11 +8,9 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 _COUNTER_BITS = 12
 _RANDOM_BITS = 62
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)  # counted from in integers: seconds as a float are off by one at times
 _RANDOM_BYTES = 8
 _IDS_PER_READ = 512  # one call to the kernel for many ids: a call for each was 6 % of the time to accept an event
 
@@ -51,14 +49,3 @@ def uuid7() -> uuid.UUID:
     milliseconds, counter = sequence >> _COUNTER_BITS, sequence & ((1 << _COUNTER_BITS) - 1)
     random &= (1 << _RANDOM_BITS) - 1
     return uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | counter << 64 | 0b10 << 62 | random)
-
-
-def first_uuid7_at(moment: datetime) -> uuid.UUID:
-    """The smallest UUIDv7 of a millisecond: every id made earlier sorts before it."""
-    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
-    return uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | 0b10 << 62)
-
-
-def time_of_uuid7(value: uuid.UUID) -> datetime:
-    """When an id was made, to the millisecond, in UTC."""
-    return _EPOCH + timedelta(milliseconds=value.int >> 80)

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 from litestar import delete, get
-from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
-from bellringer.edge.app import Routes
+from bellringer.edge.app import OpenedEnvironment, Routes
 from bellringer.edge.decoding import decode_json
-from bellringer.edge.model import Environment
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.channels.model import CapturedMail, CapturedMessage
 from bellringer.notifications.intake import CloudEvent, PlainEvent, read_events
 from bellringer.notifications.model import Notification, Overview, TimelineEntry, Workflow
 from bellringer.notifications.service import Notifications
-
-OpenedEnvironment: TypeAlias = NamedDependency[Environment]
-"""That of the request's key."""
 
 _KEY: list[dict[str, list[str]]] = [{"key": []}]
 
