@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -42,17 +41,9 @@ class NotificationList(msgspec.Struct, frozen=True, kw_only=True):
     next: UUID | None
 
 
-class NotificationDetail(msgspec.Struct, frozen=True, kw_only=True):
+class NotificationDetail(Notification, frozen=True, kw_only=True):
     """A notification and its steps so far."""
 
-    id: UUID
-    type: str
-    source: str | None
-    subject: str | None
-    recipients: list[str]
-    data: msgspec.Raw | None
-    occurred_at: datetime
-    accepted_at: datetime
     timeline: list[TimelineEntry]
 
 
