@@ -81,7 +81,7 @@ async def listed(client: httpx.AsyncClient) -> list[dict[str, Any]]:
     return found
 
 
-async def number_queued(database: Database, broker: Broker) -> int:
+async def number_queued(broker: Broker) -> int:
     queue = await broker.ensure_queue(SYSTEM_ENVIRONMENT, ACCEPTED_QUEUE)
     return (await broker.counts([queue]))[queue.id].pending
 
@@ -134,24 +134,24 @@ async def test_a_cloud_event_in_binary_mode_is_not_supported(client: httpx.Async
 
 
 async def test_a_cloud_event_that_is_told_again_is_the_same_notification(
-    client: httpx.AsyncClient, database: Database, broker: Broker
+    client: httpx.AsyncClient, broker: Broker
 ) -> None:
     first = await accepted(client, cloud_event("1"), **CLOUD)
     assert await accepted(client, cloud_event("1", time="2026-01-05T10:00:00Z"), **CLOUD) == first
     assert await accepted(client, [cloud_event("1"), cloud_event("1")], **CLOUD_BATCH) == [first, first]
     other = await accepted(client, cloud_event("1", source="/other"), **CLOUD)
     assert other != first
-    assert await number_queued(database, broker) == 2
+    assert await number_queued(broker) == 2
 
 
 async def test_the_same_key_with_the_same_body_answers_with_the_same_id_and_queues_nothing(
-    client: httpx.AsyncClient, database: Database, broker: Broker
+    client: httpx.AsyncClient, broker: Broker
 ) -> None:
     first = await accepted(client, event(), Idempotency_Key="k")
     assert await accepted(client, event(), Idempotency_Key="k") == first
     assert await accepted(client, event(), idempotency_key="k") == first
     assert await accepted(client, event(), Idempotency_Key="another") != first
-    assert await number_queued(database, broker) == 2
+    assert await number_queued(broker) == 2
 
 
 async def test_the_same_key_with_another_body_is_refused(client: httpx.AsyncClient) -> None:
@@ -161,13 +161,11 @@ async def test_the_same_key_with_another_body_is_refused(client: httpx.AsyncClie
     assert len(await listed(client)) == 1
 
 
-async def test_requests_with_one_key_at_the_same_moment_are_one(
-    client: httpx.AsyncClient, database: Database, broker: Broker
-) -> None:
+async def test_requests_with_one_key_at_the_same_moment_are_one(client: httpx.AsyncClient, broker: Broker) -> None:
     batch = [event(subject="a"), event(subject="b")]
     answers = await asyncio.gather(*(accepted(client, batch, Idempotency_Key="k") for _ in range(20)))
     assert len({tuple(ids) for ids in answers}) == 1
-    assert await number_queued(database, broker) == 2
+    assert await number_queued(broker) == 2
 
 
 async def test_a_key_of_another_environment_is_another_key(
@@ -180,7 +178,7 @@ async def test_a_key_of_another_environment_is_another_key(
 
 
 async def test_a_batch_with_one_bad_event_stores_nothing_and_names_it(
-    client: httpx.AsyncClient, database: Database, broker: Broker
+    client: httpx.AsyncClient, broker: Broker
 ) -> None:
     batch = [event(), event(), event("not an address"), event()]
     assert fault(await tell(client, batch, Idempotency_Key="k")) == (400, "[2].recipients[0]")
@@ -189,7 +187,7 @@ async def test_a_batch_with_one_bad_event_stores_nothing_and_names_it(
         "[1].recipients[0]",
     )
     assert await listed(client) == []
-    assert await number_queued(database, broker) == 0
+    assert await number_queued(broker) == 0
     await accepted(client, event(), Idempotency_Key="k")  # the key was not used up
 
 
