@@ -123,7 +123,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
         self._say()
         self._say(f"Bellringer {__version__}", style="bold")
         self._say()
-        for label, value in self._facts():
+        for label, value in self._facts(demo=demo):
             self.console.print(Text.assemble("  ", (f"{label:<9}", "dim"), " ", value), soft_wrap=True)
         self._say()
         if demo:
@@ -145,10 +145,12 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
         self.console.print(Text(self._curl()), soft_wrap=True)
         self._say()
 
-    def _facts(self) -> Iterator[tuple[str, Text]]:
+    def _facts(self, *, demo: bool) -> Iterator[tuple[str, Text]]:
         config = self.config
         yield "Console", Text(f"{self._url}/console", "bold cyan")
-        yield "API key", Text(self.key or self._where_the_key_is())
+        # Not into a log: there it would stay. The demo is for looking, and its reader needs it.
+        shown_key = self.key if demo or self.console.is_terminal else None
+        yield "API key", Text(shown_key or self._where_the_key_is())
         if self.key and not self.is_lasting:
             environment = config.environment if config.database.url is None else _DEMO
             yield "", Text(f"made for {config.organisation}/{environment}, and revoked when this process stops")
@@ -161,6 +163,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
         yield "Mail", Text(mail)
 
     def _where_the_key_is(self) -> str:
+        if self.key is not None:
+            return f"in {(Path(self.config.data_directory) / KEY_FILE).resolve()}"
         if self.config.api_key is None:
             return "`bellringer keys create NAME` makes one"
         return f"the one in {'BELLRINGER_API_KEY' if _KEY_VARIABLE in os.environ else 'bellringer.toml'}"

@@ -694,3 +694,19 @@ async def test_counts_and_answers_are_those_of_a_list_in_memory_whatever_happens
     await asyncio.to_thread(
         run_state_machine_as_test, machine, settings=settings(max_examples=30, stateful_step_count=30, deadline=None)
     )
+
+
+async def test_a_claim_that_is_cancelled_holds_nothing(broker: Broker, environment: Environment) -> None:
+    queue = await broker.ensure_queue(environment.id, "orders")
+    for round_ in range(20):  # the cancellation meets the claim before, in and after its commit
+        await broker.send(queue, [Publication(body=b"order")])
+        claiming = asyncio.create_task(broker.claim(queue, 10))
+        for _ in range(round_):
+            await asyncio.sleep(0)
+        claiming.cancel()
+        await asyncio.wait([claiming])
+        held = [] if claiming.cancelled() else claiming.result()
+        freed = await broker.claim(queue, 10)
+        assert len(held) + len(freed) == 1
+        for message in [*held, *freed]:
+            await broker.acknowledge(queue, message.receipt_handle)

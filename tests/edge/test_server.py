@@ -15,7 +15,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from tests.support.application import application
 from tests.support.server import free_port
 
-from bellringer.broker import Broker
+from bellringer.broker import Broker, Publication
 from bellringer.edge.app import EdgeConfig
 from bellringer.edge.keys import Keys
 from bellringer.edge.server import HttpServer
@@ -369,3 +369,22 @@ async def test_a_weird_name_over_the_wire_is_refused(product: Product) -> None:
 async def test_a_head_request_gets_no_body(product: Product) -> None:
     reader, _ = await product.ask("HEAD /livez HTTP/1.1", "host: bellringer", "connection: close", "")
     assert (await answer_from(reader)).endswith(b"\r\n\r\n")
+
+
+async def test_a_client_that_hangs_up_over_a_long_poll_takes_no_message_along(
+    database: Database, broker: Broker, keys: Keys
+) -> None:
+    key = await keys.create("acme", "production", "test")
+    queue = await broker.ensure_queue((await keys.authenticate(key)).id, "orders")
+    async with (
+        application(database, keys, broker) as app,
+        Serving(app, broker.wakeups.close) as serving,
+    ):
+        _, writer = await serving.ask(
+            "GET /v1/messages/orders?wait=20 HTTP/1.1", "host: bellringer", f"authorization: Bearer {key}", ""
+        )
+        await until(lambda: broker.wakeups.queues() == [queue.id])
+        writer.transport.abort()
+        await until(lambda: broker.wakeups.queues() == [])
+        await broker.send(queue, [Publication(body=b"order")])
+        assert [message.attempts for message in await broker.claim(queue, 10)] == [1]

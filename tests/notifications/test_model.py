@@ -73,7 +73,7 @@ def test_an_audience_stands_for_a_set_of_recipients(one: tuple[str, ...], other:
     assert len(audience_of(one)) == 16
 
 
-@pytest.mark.parametrize("text", ["a", "ä", "a b", "a" * 10, None])
+@pytest.mark.parametrize("text", ["a", "ä", "a b", "a" * 10, "a\u00a0b", "東京\u3000支店", "👨\u200d👩\u200d👧", None])
 def test_text_within_its_bounds_is_taken(text: str | None) -> None:
     check_text(text, "subject", 10)
 

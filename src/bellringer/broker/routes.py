@@ -14,7 +14,7 @@ from litestar.params import FromPath, QueryParameter
 from bellringer.broker.metrics import refresh_queue_metrics
 from bellringer.broker.model import Message, Queue, QueueCounts, ReceiptHandle
 from bellringer.broker.service import Broker, Publication, check_publications
-from bellringer.edge.app import OpenedEnvironment, Routes
+from bellringer.edge.app import AnyRequest, OpenedEnvironment, Routes, while_connected
 from bellringer.edge.decoding import decode_json
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
 from bellringer.kernel.errors import InvalidInput
@@ -89,7 +89,7 @@ def broker_routes(broker: Broker) -> Routes:
     """The routes over one broker."""
 
     async def publish(request: RawRequest) -> RawReply:
-        is_batch = request.body[:64].lstrip().startswith(b"[")
+        is_batch = request.body.lstrip().startswith(b"[")
         messages = decode_json(request.body, _BATCH) if is_batch else [decode_json(request.body, _ONE)]
         publications = [
             Publication(body=message.msg.encode(), delay_seconds=message.delay_seconds) for message in messages
@@ -117,7 +117,8 @@ def broker_routes(broker: Broker) -> Routes:
         return RawReply(status=200, body=_encode(_view(found, (await broker.counts([found]))[found.id])))
 
     @get("/v1/messages/{queue:str}", tags=[TAG], summary="Claim messages", security=[{"key": []}])
-    async def claim(
+    async def claim_messages(
+        request: AnyRequest,
         environment: OpenedEnvironment,
         queue: FromPath[str],
         n: Annotated[int, QueryParameter(description="How many at most, 1 to 1000")] = 1,
@@ -128,7 +129,8 @@ def broker_routes(broker: Broker) -> Routes:
     ) -> ClaimedMessages:
         """Claim up to `n` messages, the oldest first. Nobody else gets them until their visibility timeout is over."""
         found = await broker.queue(environment.id, queue)
-        messages = await broker.claim(found, n, visibility_timeout_seconds=visibility_timeout, wait_seconds=wait)
+        claim = broker.claim(found, n, visibility_timeout_seconds=visibility_timeout, wait_seconds=wait)
+        messages = await while_connected(request, claim)
         return ClaimedMessages(messages=[_claimed(message) for message in messages])
 
     @get("/v1/queues", tags=[TAG], summary="List the queues", security=[{"key": []}])
@@ -145,7 +147,7 @@ def broker_routes(broker: Broker) -> Routes:
         return _view(found, (await broker.counts([found]))[found.id])
 
     return Routes(
-        handlers=[claim, list_queues, show_queue],
+        handlers=[claim_messages, list_queues, show_queue],
         raw=[
             RawRoute(
                 method="PUT",

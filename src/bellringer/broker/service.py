@@ -151,7 +151,7 @@ class Broker:
     ) -> list[Message]:
         """Take up to `limit` messages, the oldest first; wait up to `wait_seconds` for the first of them.
 
-        Raises `InvalidInput` when a number is out of range.
+        Raises `InvalidInput` when a number is out of range. A claim that is cancelled holds nothing.
         """
         _check_claim(limit, wait_seconds)
         if visibility_timeout_seconds is not None:
@@ -159,8 +159,7 @@ class Broker:
         deadline = asyncio.get_running_loop().time() + wait_seconds
         while True:
             with self.wakeups.waiter(queue.id) as woken:
-                async with self._database.connection() as connection:
-                    messages = await store.claim(connection, queue.id, limit, visibility_timeout_seconds)
+                messages = await self._claim_now(queue, limit, visibility_timeout_seconds)
                 remaining = deadline - asyncio.get_running_loop().time()
                 if not messages and remaining > 0 and not self.wakeups.closed:
                     try:
@@ -172,6 +171,21 @@ class Broker:
             if len(messages) == limit or woken.is_set():
                 self.wakeups.wake(queue.id)
             return messages
+
+    async def _claim_now(self, queue: Queue, limit: int, visibility_timeout_seconds: float | None) -> list[Message]:
+        claiming = asyncio.create_task(self._claim(queue, limit, visibility_timeout_seconds))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # Its caller has gone, and the claim may be committed: what it took is for others, and at once.
+            handles = [message.receipt_handle for message in await claiming]
+            if handles:
+                await self.release(queue, handles, [0.0] * len(handles))
+            raise
+
+    async def _claim(self, queue: Queue, limit: int, visibility_timeout_seconds: float | None) -> list[Message]:
+        async with self._database.connection() as connection:
+            return await store.claim(connection, queue.id, limit, visibility_timeout_seconds)
 
     async def acknowledge(self, queue: Queue, receipt_handle: ReceiptHandle) -> None:
         """Delete a message in a commit shared with other callers. Raises `ReceiptNotHeld`."""

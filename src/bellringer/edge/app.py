@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPMethod, HTTPStatus
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from litestar import Litestar, MediaType, Request, Response, get
@@ -26,7 +27,9 @@ from bellringer.edge.openapi import openapi_document
 from bellringer.edge.problems import Problem, problem, problem_of
 from bellringer.edge.raw import RawRoute, RawRoutes
 from bellringer.kernel.database import Database
-from bellringer.kernel.errors import BellringerError, InvalidInput
+from bellringer.kernel.errors import BellringerError, InvalidInput, Unavailable
+
+T = TypeVar("T")
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -102,6 +105,28 @@ def build_app(config: EdgeConfig, database: Database, keys: Keys, subsystems: Se
     app.state.openapi = openapi_document(described, raw_routes)
     door = RawRoutes(raw_routes, keys, max_body_bytes=config.max_body_bytes, otherwise=app)
     return door
+
+
+async def while_connected(request: AnyRequest, work: Coroutine[Any, Any, T]) -> T:
+    """Do work that may take long for a client that may hang up: then it is cancelled, and `Unavailable` raised."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_until_gone(request))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+        if working.cancelled():
+            raise Unavailable("the client has gone")
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _until_gone(request: AnyRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 @get("/v1/openapi.json", media_type=MediaType.JSON, include_in_schema=False, sync_to_thread=False)

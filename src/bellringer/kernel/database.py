@@ -52,6 +52,10 @@ class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     connect_timeout_seconds: Positive = 10.0
     command_timeout_seconds: Positive = 60.0
 
+    def __post_init__(self) -> None:
+        if self.url is not None and not self.url.startswith(("postgresql://", "postgres://")):
+            raise ValueError("url must look like postgresql://user:password@host:port/database")
+
 
 class Database:
     """A pool of connections to one PostgreSQL database."""

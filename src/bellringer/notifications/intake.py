@@ -114,7 +114,7 @@ def read_events(headers: Mapping[str, str], body: bytes) -> Intake:
 
 
 def _read_plain(body: bytes, key: str | None) -> Intake:
-    is_batch = body[:64].lstrip().startswith(b"[")
+    is_batch = body.lstrip().startswith(b"[")
     events = decode_json(body, _PLAIN_BATCH) if is_batch else [decode_json(body, _PLAIN)]
     notifications = _convert(events, _from_plain_event, is_batch=is_batch)
     return Intake(submissions=(_submission(notifications, key, body),), is_batch=is_batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal
@@ -18,6 +19,9 @@ LONGEST_DATA_BYTES = 256 * 1024
 LARGEST_BATCH = 1000
 MOST_RECIPIENTS = 10_000
 LONGEST_WINDOW_SECONDS = 7 * 24 * 3600
+
+_DIRECTION_OVERRIDES = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Unicode's explicit embeddings, overrides and isolates: with them a text reads other than it is."""
 # The first and the last moment of `datetime` stand for infinity in the database, and those near them have no name in
 # other time zones. Producers send the first one for "not set".
 EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -133,10 +137,17 @@ def audience_of(recipients: tuple[str, ...]) -> bytes:
 
 
 def check_text(value: str | None, field: str, longest: int) -> None:
-    """Raise `InvalidInput` for text that is empty, too long or holds control characters."""
+    """Raise `InvalidInput` for text that is empty, too long or not one line."""
     if value is None:
         return
     if not 1 <= len(value) <= longest:
         raise InvalidInput(f"{field} must have 1 to {longest} characters", field=field)
-    if not value.isprintable():
-        raise InvalidInput(f"{field} must not hold control characters", field=field)
+    if not value.isprintable() and any(map(_disturbs_a_line, value)):
+        raise InvalidInput(
+            f"{field} must not hold control characters, line breaks or overrides of direction", field=field
+        )
+
+
+def _disturbs_a_line(character: str) -> bool:
+    """Whether a character is more than ordinary text, such as a no-break space or a joined emoji, has in it."""
+    return unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _DIRECTION_OVERRIDES

@@ -54,13 +54,15 @@ SELECT environment_id, 'events', events FROM counted
 UNION ALL
 SELECT environment_id, 'notifications', notifications FROM counted
 """
-# Index: notifications_environment, walked backwards.
+# One bound with or without `before`, and a limit that the planner cannot see: else its plan for any arguments walks
+# from the newest on, and without statistics it sorts the whole environment. Index: notifications_environment, walked
+# backwards.
 LIST = """
 SELECT id, type, source, subject, recipients, data::text, occurred_at, accepted_at
 FROM bellringer.notifications
-WHERE environment_id = $1 AND ($2::uuid IS NULL OR id < $2)
+WHERE environment_id = $1 AND id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 ORDER BY id DESC
-LIMIT $3
+LIMIT (SELECT $3::bigint)
 """
 # Indexes: notifications_environment, walked backwards; the primary keys of digest_items and digests.
 LIST_SUMMARIES = """
@@ -70,9 +72,9 @@ SELECT notification.id, notification.type, notification.source, notification.sub
 FROM bellringer.notifications AS notification
 LEFT JOIN bellringer.digest_items AS item ON item.notification_id = notification.id
 LEFT JOIN bellringer.digests AS digest ON digest.id = item.digest_id
-WHERE notification.environment_id = $1 AND ($2::uuid IS NULL OR notification.id < $2)
+WHERE notification.environment_id = $1 AND notification.id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 ORDER BY notification.id DESC
-LIMIT $3
+LIMIT (SELECT $3::bigint)
 """
 FIND = """
 SELECT id, type, source, subject, recipients, data::text, occurred_at, accepted_at
@@ -108,12 +110,12 @@ COUNT_OPEN_DIGESTS = "SELECT count(*) FROM bellringer.digests WHERE environment_
 
 # In small batches; index: idempotency_keys_created_at.
 EXPIRE_KEYS = """
-DELETE FROM bellringer.idempotency_keys WHERE (environment_id, key) IN (
-    SELECT environment_id, key FROM bellringer.idempotency_keys
+DELETE FROM bellringer.idempotency_keys WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM bellringer.idempotency_keys
     WHERE created_at < (SELECT clock_timestamp()) - make_interval(secs => $1)
     ORDER BY created_at
-    LIMIT $2
-)
+    LIMIT (SELECT $2::bigint)
+))
 """
 # A notification goes with its digest, which takes its items, emails and deliveries along. A digest with a recipient
 # that still waits stays. Index: digests_closed.
@@ -123,17 +125,19 @@ WITH old AS MATERIALIZED (
     WHERE digest.closed_at < (SELECT clock_timestamp()) - make_interval(secs => $1) AND digest.email_count IS NOT NULL
         AND NOT EXISTS (
             SELECT FROM bellringer.emails AS email
-            JOIN bellringer.deliveries AS delivery ON delivery.email_id = email.id
-            WHERE email.digest_id = digest.id AND delivery.state = 'pending'
+            WHERE email.digest_id = digest.id AND EXISTS (
+                SELECT FROM bellringer.deliveries WHERE email_id = email.id AND state = 'pending' OFFSET 0
+            )
+            OFFSET 0  -- looked up one by one, and not by a walk through all deliveries
         )
     ORDER BY digest.closed_at
-    LIMIT $2
+    LIMIT (SELECT $2::bigint)
 ), notifications AS (
-    DELETE FROM bellringer.notifications AS notification
-    USING old JOIN bellringer.digest_items AS item ON item.digest_id = old.id
-    WHERE notification.id = item.notification_id
+    DELETE FROM bellringer.notifications WHERE id = ANY (ARRAY(
+        SELECT notification_id FROM bellringer.digest_items WHERE digest_id = ANY (ARRAY(SELECT id FROM old))
+    ))
 )
-DELETE FROM bellringer.digests AS digest USING old WHERE digest.id = old.id
+DELETE FROM bellringer.digests WHERE id = ANY (ARRAY(SELECT id FROM old))
 """
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+import shutil
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from pathlib import Path
 
 import pytest
-from aiosmtpd.smtp import SMTP, Envelope, Session
+from tests.support.destination import Destination, hang_up
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 from bellringer.notifications.channels.smtp import SmtpConfig, SmtpTransport, SmtpUnreachable, parse_smtp_url
@@ -17,142 +19,6 @@ from bellringer.notifications.channels.smtp import SmtpConfig, SmtpTransport, Sm
 ANN, BOB, CID = "ann@acme.example", "bob@acme.example", "cid@acme.example"
 SENDER = "Bellringer <noreply@acme.example>"
 MESSAGE = b"Subject: hello\r\n\r\nOne\r\n.dot\r\n..\r\n\r\nlast\r\n"
-
-Script = Callable[[], str | Awaitable[str]]
-
-
-class Hangup(Exception):
-    """What a script raises to end the connection without a word."""
-
-
-def hang_up() -> str:
-    raise Hangup
-
-
-class Destination:
-    """A server in this loop. `script` has what it says at a stage, or to a recipient; else it takes everything."""
-
-    def __init__(self) -> None:
-        self.script: dict[str, str | Callable[[], str]] = {}
-        self.received: list[tuple[list[str], bytes]] = []
-        self.connections: list[_Connection] = []
-        self.begun = 0
-        self.most_at_once = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self._at_once = 0
-        self._port = 0
-        self._server: asyncio.Server | None = None
-
-    @property
-    def url(self) -> str:
-        return f"smtp://127.0.0.1:{self._port}"
-
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        protocol = functools.partial(_Connection, self)
-        self._server = await loop.create_server(protocol, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for connection in list(self.connections):
-            connection.hang_up()
-
-        async def all_are_gone() -> bool:
-            return not self.connections
-
-        await until(all_are_gone)
-
-    def says(self, stage: str) -> str | None:
-        said = self.script.get(stage)
-        return said() if callable(said) else said
-
-    async def handle_MAIL(  # noqa: N802 - aiosmtpd calls the hooks by these names
-        self, server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
-    ) -> str:
-        return self._answer(server, "MAIL") or self._take(envelope, "mail_from", address)
-
-    async def handle_RCPT(  # noqa: N802
-        self, server: SMTP, _session: Session, envelope: Envelope, address: str, _options: list[str]
-    ) -> str:
-        said = self._answer(server, address)
-        if said is None:
-            envelope.rcpt_tos.append(address)
-        return said or "250 OK"
-
-    async def handle_DATA(self, server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
-        self.begun += 1
-        self._at_once += 1
-        self.most_at_once = max(self.most_at_once, self._at_once)
-        await self.gate.wait()
-        self._at_once -= 1
-        said = self._answer(server, "DATA")
-        if said is None:
-            content = envelope.content
-            assert isinstance(content, bytes)
-            self.received.append((list(envelope.rcpt_tos), content))
-        return said or "250 taken as 42"
-
-    def _answer(self, server: SMTP, stage: str) -> str | None:
-        try:
-            return self.says(stage)
-        except Hangup:
-            assert isinstance(server, _Connection)
-            server.hang_up()
-            return "421 gone"
-
-    def _take(self, envelope: Envelope, name: str, value: str) -> str:
-        setattr(envelope, name, value)
-        return "250 OK"
-
-
-class _Connection(SMTP):
-    def __init__(self, destination: Destination) -> None:
-        super().__init__(destination, hostname="localhost")
-        self._destination = destination
-        self._own_transport: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._own_transport = transport
-        self._destination.connections.append(self)
-        super().connection_made(transport)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        super().connection_lost(error)
-        self._destination.connections.remove(self)
-
-    def hang_up(self) -> None:
-        self._own_transport.abort()
-
-    async def push(self, status: str | bytes) -> None:
-        said = self._destination.says("greeting") if str(status).startswith("220 localhost") else None
-        await super().push(said or status)
-
-    async def smtp_EHLO(self, hostname: str) -> None:  # noqa: N802
-        if (said := self._destination.says("EHLO")) is not None:
-            await super().push(said)
-        else:
-            await super().smtp_EHLO(hostname)
-
-    async def smtp_HELO(self, hostname: str) -> None:  # noqa: N802
-        if (said := self._destination.says("EHLO")) is not None:
-            await super().push(said)
-        else:
-            await super().smtp_HELO(hostname)
-
-    async def smtp_DATA(self, arg: str) -> None:  # noqa: N802
-        try:
-            said = self._destination.says("before DATA")
-        except Hangup:
-            self.hang_up()
-            return
-        if said is not None:
-            await super().push(said)
-        else:
-            await super().smtp_DATA(arg)
 
 
 @pytest.fixture
@@ -372,6 +238,44 @@ async def test_a_send_that_is_cancelled_frees_its_connection(destination: Destin
         assert await asyncio.wait_for(states(transport, BOB), PATIENCE_SECONDS) == ["sent"]
 
 
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for localhost that signs itself, with its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    subprocess.run(
+        [*command.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", path.with_suffix(".crt")],
+        check=True,
+        capture_output=True,
+    )
+    with path.open("a") as both:
+        both.write(path.with_suffix(".crt").read_text())
+    return path
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+async def test_a_server_that_offers_encryption_is_spoken_to_encrypted_if_it_is_trusted(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, is_trusted: bool
+) -> None:
+    if is_trusted:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    destination = Destination()
+    await destination.start(context)
+    async with transport_to(destination) as transport:
+        if is_trusted:
+            assert await states(transport, ANN) == ["sent"]  # the server takes no mail in the clear
+            assert destination.received == [([ANN], MESSAGE)]
+        else:
+            with pytest.raises(SmtpUnreachable):
+                await transport.send([ANN], MESSAGE)
+            destination.connections.clear()  # nobody tells the server when a handshake fails
+    await destination.stop()
+
+
 @pytest.mark.parametrize(
     "url",
     ["smtp://mail.acme.example", "smtp://user:p%40ss@mail.acme.example:587", "smtps://mail.acme.example:465/"],
@@ -383,8 +287,17 @@ def test_a_url_of_a_server_is_taken(url: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "mail.acme.example", "http://mail.acme.example", "smtp://", "smtp://host:0", "smtp://host:99999"]
-    + ["smtp://host/path", "smtp://host?tls=yes", "smtp://host#part"],
+    [
+        "",
+        "mail.acme.example",
+        "http://mail.acme.example",
+        "smtp://",
+        "smtp://host:0",
+        "smtp://host:99999",
+        "smtp://host/path",
+        "smtp://host?tls=yes",
+        "smtp://host#part",
+    ],
 )
 def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"SMTP URL|[Pp]ort"):

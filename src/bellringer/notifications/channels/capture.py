@@ -9,6 +9,7 @@ import asyncio
 import email
 import email.policy
 import functools
+from email.errors import MessageError
 from email.message import EmailMessage
 from email.utils import parseaddr
 from typing import Any, cast
@@ -50,7 +51,7 @@ class CaptureServer:
         message = _parse(content)
         try:
             email_id = UUID(parseaddr(message.get("Message-ID", ""))[1].partition("@")[0])
-        except ValueError:
+        except (ValueError, LookupError, AttributeError, MessageError):  # what the parser raises on nonsense
             return "550 only mail from this Bellringer is captured"
         try:
             async with self._database.connection() as connection:

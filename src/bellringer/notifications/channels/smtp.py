@@ -113,7 +113,7 @@ class SmtpTransport:
         """A connection from before that still answers: servers close idle ones, and restart."""
         while self._idle:
             expires_at, client = self._idle.pop()
-            if asyncio.get_running_loop().time() > expires_at:
+            if asyncio.get_running_loop().time() >= expires_at:
                 await _quit(client)
             elif client.is_connected:
                 return client

@@ -73,9 +73,9 @@ RETURNING id
 LIST_CAPTURED = """
 SELECT id, sender, recipients, subject, received_at
 FROM bellringer.captured_mail
-WHERE environment_id = $1 AND ($2::uuid IS NULL OR id < $2)
+WHERE environment_id = $1 AND id < COALESCE($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 ORDER BY id DESC
-LIMIT $3
+LIMIT (SELECT $3::bigint)
 """
 FIND_CAPTURED = """
 SELECT id, sender, recipients, subject, received_at, message
@@ -83,10 +83,12 @@ FROM bellringer.captured_mail WHERE environment_id = $1 AND id = $2
 """
 # Index: captured_mail_received_at.
 EXPIRE_CAPTURED = """
-DELETE FROM bellringer.captured_mail WHERE id IN (
+DELETE FROM bellringer.captured_mail WHERE id = ANY (ARRAY(
     SELECT id FROM bellringer.captured_mail
-    WHERE received_at < (SELECT clock_timestamp()) - make_interval(secs => $1) ORDER BY received_at LIMIT $2
-)
+    WHERE received_at < (SELECT clock_timestamp()) - make_interval(secs => $1)
+    ORDER BY received_at
+    LIMIT (SELECT $2::bigint)
+))
 """
 
 
@@ -174,6 +176,9 @@ def _decode(data: str | None) -> object:
     if data is None:
         return None
     try:
-        return msgspec.json.decode(data)
+        decoded: object = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError):
-        return data  # JSON to PostgreSQL but not to us, such as a lone surrogate: shown as it stands
+        return None  # JSON to PostgreSQL but not to us, such as a lone surrogate: the event is told without it
+    if isinstance(decoded, dict):
+        decoded.pop("recipients", None)  # a CloudEvent may name them here, and none of them may see the others
+    return decoded

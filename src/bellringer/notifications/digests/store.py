@@ -18,7 +18,8 @@ WITH arrived AS MATERIALIZED (
     LEFT JOIN bellringer.workflows AS workflow
         ON workflow.environment_id = notification.environment_id AND workflow.type = notification.type
     WHERE notification.id = ANY ($1)
-        AND NOT EXISTS (SELECT FROM bellringer.digest_items WHERE notification_id = notification.id)
+        -- OFFSET 0: looked up one by one, and not by a walk through all that ever joined.
+        AND NOT EXISTS (SELECT FROM bellringer.digest_items WHERE notification_id = notification.id OFFSET 0)
 ), joined AS (
     -- Sorted, so that two batches lock the digests in one order.
     INSERT INTO bellringer.digests AS digest (id, environment_id, window_seconds, closes_at, notification_count)
