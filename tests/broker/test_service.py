@@ -429,6 +429,17 @@ async def test_every_claim_that_waits_gets_a_message_when_there_are_enough(broke
     assert sorted(int(message.body) for (message,) in claims) == list(range(20))
 
 
+async def test_one_wake_is_enough_when_there_are_messages_for_all_who_wait(
+    broker: Broker, second_process: Broker, database: Database, queue: Queue
+) -> None:
+    waiting = [asyncio.create_task(broker.claim(queue, 1, wait_seconds=LONGEST_WAIT_SECONDS)) for _ in range(5)]
+    await until_somebody_waits(broker, 5)
+    await send(second_process, queue, *(b"x" for _ in range(5)))
+    await PendingWatcher(database, broker.wakeups).run_once()  # it wakes the first, who wakes the next, and so on
+    claims = await asyncio.wait_for(asyncio.gather(*waiting), LONGEST_WAIT_SECONDS / 4)
+    assert list(map(len, claims)) == [1] * 5
+
+
 class HeldUp(Database):
     """A database whose answer to one claim is held up on its way."""
 

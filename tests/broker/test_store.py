@@ -148,6 +148,39 @@ async def test_deleting_again_is_told_from_deleting(database: Database, broker: 
     assert (await counts_of(broker, queue)).deleted == 1
 
 
+async def test_a_deletion_that_waits_for_the_same_deletion_has_deleted_too(database: Database, queue: Queue) -> None:
+    async with database.connection() as connection, database.connection() as other:
+        await publish(connection, queue, b"a")
+        (message,) = await claim(connection, queue)
+        key = (queue.id, message.receipt_handle)
+        async with connection.transaction():
+            assert await store.delete(connection, [queue.id], [message.receipt_handle]) == {key: True}
+            deleting = asyncio.create_task(store.delete(other, [queue.id], [message.receipt_handle]))
+            await until_sessions_wait(connection)
+        assert await deleting == {key: False}
+
+
+async def test_calls_with_the_same_handles_in_another_order_never_block_one_another(
+    database: Database, queue: Queue
+) -> None:
+    for _ in range(5):
+        async with database.connection() as connection:
+            await publish(connection, queue, *(b"x" for _ in range(300)))
+            handles = handles_of(await claim(connection, queue, 300))
+
+        async def delete(handles: list[ReceiptHandle]) -> int:
+            async with database.connection() as connection:
+                return sum((await store.delete(connection, [queue.id] * len(handles), handles)).values())
+
+        async def release(handles: list[ReceiptHandle]) -> int:
+            async with database.connection() as connection:
+                return len(await store.release(connection, queue.id, handles, [0.0] * len(handles)))
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            done = await asyncio.gather(delete(handles), delete(handles[::-1]), release(handles[1:] + handles[:1]))
+        assert sum(done) == 300  # a deadlock would end one of them
+
+
 async def test_a_handle_given_twice_deletes_and_counts_once(database: Database, broker: Broker, queue: Queue) -> None:
     async with database.connection() as connection:
         await publish(connection, queue, b"a", b"b")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
 from tests.support.pipeline import Pipeline, add, notification, opened_pipeline
+from tests.support.waiting import PATIENCE_SECONDS
 
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment
@@ -15,6 +17,7 @@ from bellringer.notifications import store
 from bellringer.notifications.channels import store as channels_store
 from bellringer.notifications.channels.model import Outcome
 from bellringer.notifications.model import Submission, TimelineEntry
+from bellringer.notifications.store import NewKey
 
 ANN, BOB, CID = "ann@acme.example", "bob@acme.example", "cid@acme.example"
 
@@ -120,6 +123,24 @@ async def test_the_timeline_names_the_one_email_that_tells_each_recipient_of_the
             assert notification_id in {event.notification_id for event in email.events}
     (entry,) = (await timeline(connection, environment, ids[5]))[3:]
     assert entry.recipient == CID
+
+
+async def test_processes_that_take_the_same_keys_in_opposite_orders_do_not_block_one_another(
+    database: Database, environment: Environment
+) -> None:
+    for number in range(5):
+        keys = [
+            NewKey(environment_id=environment.id, key=f"{number} {key}", fingerprint=None, notification_ids=[])
+            for key in range(1000)
+        ]
+
+        async def take(mine: list[NewKey]) -> int:
+            async with database.transaction() as connection:
+                return len(await store.take_keys(connection, mine))
+
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            taken = await asyncio.gather(take(keys), take(keys[::-1]))
+        assert sorted(taken) == [0, 1000]  # a deadlock would end one of them
 
 
 async def test_an_environment_finds_only_its_own(connection: Connection, environment: Environment, keys: Keys) -> None:

@@ -1,6 +1,11 @@
 """All SQL of the broker: one statement per transition of a message.
 
 Each statement adds its changes of the counts as tally entries: `pending`, `delayed`, `in_flight`, `deleted` per queue.
+
+A queue is full at one moment and empty at the next, and the planner's statistics tell of neither. So the statements
+leave it one way only, the index named beside each: messages are looked up by LATERAL and changed by
+`id = ANY (ARRAY(…))` rather than joined, `LIMIT (SELECT …)` hides how many are wanted, and `(SELECT clock_timestamp())`
+is one moment that an index can be searched for. `tests/broker/test_plans.py` checks it.
 """
 
 from __future__ import annotations
@@ -73,12 +78,14 @@ WITH picked AS MATERIALIZED (
 SELECT * FROM claimed ORDER BY id
 """
 
-# A handle whose message is deleted already answers as deleted: a repeated request is no error.
-# Index: messages_receipt_handle.
+# A handle whose message is deleted already answers as deleted: a repeated request is no error. Sorted, so that two
+# calls with the same handles wait for each other in one order. Index: messages_receipt_handle.
 DELETE = """
 WITH held AS MATERIALIZED (
     SELECT message.id, message.state, wanted.queue_id, wanted.receipt_handle
-    FROM unnest($1::uuid[], $2::uuid[]) AS wanted (queue_id, receipt_handle)
+    FROM (
+        SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS wanted (queue_id, receipt_handle) ORDER BY receipt_handle
+    ) AS wanted
     CROSS JOIN LATERAL (
         SELECT id, state FROM bellringer.messages
         WHERE receipt_handle = wanted.receipt_handle AND queue_id = wanted.queue_id
@@ -116,7 +123,9 @@ RETURNING receipt_handle
 RELEASE = """
 WITH held AS MATERIALIZED (
     SELECT message.id, wanted.receipt_handle, wanted.delay_seconds
-    FROM unnest($2::uuid[], $3::float8[]) AS wanted (receipt_handle, delay_seconds)
+    FROM (
+        SELECT * FROM unnest($2::uuid[], $3::float8[]) AS wanted (receipt_handle, delay_seconds) ORDER BY receipt_handle
+    ) AS wanted
     CROSS JOIN LATERAL (
         SELECT id FROM bellringer.messages
         WHERE receipt_handle = wanted.receipt_handle AND queue_id = $1 AND deleted_at IS NULL
