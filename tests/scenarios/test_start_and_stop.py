@@ -175,8 +175,10 @@ def test_a_database_that_cannot_be_used_is_refused_in_one_line() -> None:
         assert message.startswith("the database cannot be reached: ")
         assert "refused" in message
         assert "secret" not in message
-        for url in ("postgresql://someone@/anything?host=/nowhere", "mysql://localhost/anything", "nonsense"):
-            assert refusal(server, BELLRINGER_DATABASE_URL=url).startswith("the database cannot be reached: ")
+        nowhere = refusal(server, BELLRINGER_DATABASE_URL="postgresql://someone@/anything?host=/nowhere")
+        assert nowhere.startswith("the database cannot be reached: ")
+        for url in ("mysql://localhost/anything", "nonsense"):
+            assert refusal(server, BELLRINGER_DATABASE_URL=url).startswith("database: url must look like postgresql://")
         assert not server.data_directory.exists()
 
 
