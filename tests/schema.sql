@@ -36,6 +36,7 @@ CREATE TABLE bellringer.captured_mail (
     message bytea NOT NULL,
     received_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+ALTER TABLE ONLY bellringer.captured_mail ALTER COLUMN environment_id SET STATISTICS 0;
 
 CREATE TABLE bellringer.deliveries (
     email_id uuid NOT NULL,
@@ -163,6 +164,7 @@ CREATE TABLE bellringer.notifications (
     occurred_at timestamp with time zone NOT NULL,
     accepted_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+ALTER TABLE ONLY bellringer.notifications ALTER COLUMN environment_id SET STATISTICS 0;
 
 COMMENT ON COLUMN bellringer.notifications.recipients IS 'Normalised addresses, sorted';
 

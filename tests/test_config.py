@@ -173,6 +173,8 @@ def test_a_variable_inside_what_is_no_table_is_refused(file: Path) -> None:
         ("BELLRINGER_SMTP_URL", "imap://bell:hunter2@mail.acme.example"),
         ("BELLRINGER_SMTP_URL", "smtp://bell:hunter2@mail.acme.example/path"),
         ("BELLRINGER_SMTP_URL", "smtp://bell:hunter2#@mail.acme.example"),
+        ("BELLRINGER_DATABASE_URL", "mysql://bell:hunter2@db.acme.example/bell"),
+        ("BELLRINGER_DATABASE_URL", "hunter2"),
     ],
 )
 def test_a_secret_that_is_refused_is_not_shown(file: Path, variable: str, value: str) -> None:  # noqa: ARG001

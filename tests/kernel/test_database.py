@@ -288,8 +288,6 @@ async def open_and_close(url: str) -> None:
         "postgresql://bell:secret@127.0.0.1:secret/bellringer",
         "postgresql://bell:secret@[::1/bellringer",
         "postgresql://bell:secret@127.0.0.1/bellringer?sslmode=secret",
-        "mysql://bell:secret@127.0.0.1/bellringer",
-        "secret",
     ],
 )
 async def test_a_url_that_leads_nowhere_stops_the_start_in_one_line_that_keeps_the_password(url: str) -> None:
