@@ -84,9 +84,8 @@ def run_under_fire(
             stack.enter_context(ConsumerProcess(number, settings)) for number in range(1, settings.consumers + 1)
         ]
         random = Random(seed)
-        faults = Faults(
-            postgres, servers, consumers, random, pause_seconds=2 * max(settings.visibility_timeouts_seconds)
-        )
+        longest_hold_seconds = max(settings.visibility_timeouts_seconds)
+        faults = Faults(postgres, servers, consumers, random, pause_seconds=2 * longest_hold_seconds)
         while not (faults.round_is_over and all(producer.has_ended() for producer in producers)):
             _wait(random.uniform(*pause_seconds), faults)
             tell(faults.strike())

@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     producers: int = 2
     consumers: int = 3
     least_seconds: float = 0.0
-    visibility_timeouts_seconds: list[float] = [2.0, 3.0]
+    visibility_timeouts_seconds: tuple[float, ...] = (2.0, 3.0)
     seed: int = 0
 
     def file(self, client: str) -> Path:
