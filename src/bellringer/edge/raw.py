@@ -8,9 +8,11 @@ sides, and the OpenAPI document lists both (`bellringer.edge.openapi`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import cache
-from typing import Any
+from http import HTTPMethod
+from typing import Any, TypeVar
 
 import msgspec
 from litestar.enums import ScopeType
@@ -22,7 +24,9 @@ from bellringer.edge.keys import Keys, bearer_key
 from bellringer.edge.metrics import REQUESTS
 from bellringer.edge.model import Access, Environment, Scope
 from bellringer.edge.problems import problem_of
-from bellringer.kernel.errors import InvalidInput, TooLarge
+from bellringer.kernel.errors import InvalidInput, TooLarge, Unavailable
+
+T = TypeVar("T")
 
 JSON = "application/json"
 _LONGEST_LENGTH = 19  # the digits of 2**63
@@ -43,10 +47,15 @@ class RawRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: a status and JSON, or no body."""
+    """An answer: a status and JSON, or what its headers say, or no body."""
 
     status: int
     body: bytes = b""
+    headers: dict[str, str] = {}
+
+    def all_headers(self) -> dict[str, str]:
+        """The headers to send, but for the length."""
+        return ({"content-type": JSON} if self.body else {}) | self.headers
 
 
 class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,11 +80,47 @@ class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
     responses: tuple[Any, ...] = ()
 
 
-class RawRoutes:
-    """An ASGI application that serves raw routes itself and hands every other request on."""
+class RawExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that nobody has authenticated and whose body is still to be read. Header names are in lower case.
 
-    def __init__(self, routes: Sequence[RawRoute], keys: Keys, *, max_body_bytes: int, otherwise: ASGIApp) -> None:
+    `path` and `query` are as sent, percent-encoded. `read_body` raises `TooLarge`, and `InvalidInput` when the
+    connection closes; `receive` tells of that later.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    read_body: Callable[[], Awaitable[bytes]]
+    receive: Receive
+
+
+class RawProtocol(msgspec.Struct, frozen=True, kw_only=True):
+    """A protocol that is not ours: it takes requests by method and path, and answers them all by itself.
+
+    `takes` says so for a method and a decoded path; raw routes come first. `answer` authenticates, and puts every error
+    into the shape that its clients expect. Requests are counted under the name of the protocol.
+    """
+
+    name: str
+    takes: Callable[[str, str], bool]
+    answer: Callable[[RawExchange], Awaitable[RawReply]]
+
+
+class RawRoutes:
+    """An ASGI application that serves raw routes and protocols itself and hands every other request on."""
+
+    def __init__(
+        self,
+        routes: Sequence[RawRoute],
+        keys: Keys,
+        *,
+        max_body_bytes: int,
+        otherwise: ASGIApp,
+        protocols: Sequence[RawProtocol] = (),
+    ) -> None:
         self._routes = {_shape(route.method, route.path.split("/")): route for route in routes}
+        self._protocols = protocols
         self._keys = keys
         self._max_body_bytes = max_body_bytes
         self._otherwise = otherwise
@@ -88,37 +133,50 @@ class RawRoutes:
             if route is not None:
                 await self._serve(route, parts[3:], scope, receive, send)
                 return
+            for protocol in self._protocols:
+                if protocol.takes(scope["method"], scope["path"]):
+                    await self._serve_protocol(protocol, scope, receive, send)
+                    return
         await self._otherwise(scope, receive, send)
 
     def methods_at(self, path: str) -> list[str]:
-        """The methods that raw routes take at a path."""
+        """The methods that raw routes and protocols take at a path."""
         parts = path.split("/")
-        return [method for method, *shape in self._routes if (method, *shape) == _shape(method, parts)]
+        of_routes = [method for method, *shape in self._routes if (method, *shape) == _shape(method, parts)]
+        of_protocols = [method for method in HTTPMethod if any(one.takes(method, path) for one in self._protocols)]
+        return [*of_routes, *of_protocols]
 
     async def _serve(
         self, route: RawRoute, parameters: Sequence[str], scope: HTTPScope, receive: Receive, send: Send
     ) -> None:
         try:
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            headers = _headers(scope)
             access = await self._keys.authenticate(bearer_key(headers.get("authorization")))
             self._keys.admit(access, route.scope)
             _check_path(scope["path"])
             body = await self._read_body(headers, receive)
             reply = await route.handle(RawRequest(access=access, parameters=parameters, headers=headers, body=body))
-            status, content, answer_headers = reply.status, reply.body, {"content-type": JSON} if reply.body else {}
         except Exception as error:  # noqa: BLE001 - every error becomes a problem, as on the framework's side
-            problem = problem_of(error)
-            status, content, answer_headers = problem.status, problem.body(), problem.headers()
-        _counter(route.method, route.path, status).inc()
-        answer_headers["content-length"] = str(len(content))
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(name.encode(), value.encode()) for name, value in answer_headers.items()],
-            }
+            reply = _refusal(error)
+        _counter(route.method, route.path, reply.status).inc()
+        await _send(reply, send)
+
+    async def _serve_protocol(self, protocol: RawProtocol, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        headers = _headers(scope)
+        exchange = RawExchange(
+            method=scope["method"],
+            path=(scope.get("raw_path") or scope["path"].encode()).decode("latin-1"),
+            query=scope["query_string"].decode("latin-1"),
+            headers=headers,
+            read_body=lambda: self._read_body(headers, receive),
+            receive=receive,
         )
-        await send({"type": "http.response.body", "body": content, "more_body": False})
+        try:
+            reply = await protocol.answer(exchange)
+        except Exception as error:  # noqa: BLE001 - a fault of ours, which the protocol has no words for
+            reply = _refusal(error)
+        _counter(scope["method"], protocol.name, reply.status).inc()
+        await _send(reply, send)
 
     async def _read_body(self, headers: dict[str, str], receive: Receive) -> bytes:
         announced = headers.get("content-length", "")
@@ -140,6 +198,52 @@ class RawRoutes:
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"a request body holds at most {self._max_body_bytes} bytes", field="body")
+
+
+async def while_receiving(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Do work that may take long for a client that may hang up: then it is cancelled, and `Unavailable` raised.
+
+    The body of the request must have been read.
+    """
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+        if working.cancelled():
+            raise Unavailable("the client has gone")
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refusal(error: Exception) -> RawReply:
+    problem = problem_of(error)
+    return RawReply(status=problem.status, body=problem.body(), headers=problem.headers())
+
+
+def _headers(scope: HTTPScope) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+async def _send(reply: RawReply, send: Send) -> None:
+    headers = reply.all_headers() | {"content-length": str(len(reply.body))}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": reply.status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": reply.body, "more_body": False})
 
 
 @cache
