@@ -115,8 +115,8 @@ class _Queue:
         numbered = sorted((one for one in self.messages.values() if one.id is not None), key=attrgetter("id"))
         yield from order.judge_ids(self.name, numbered)
         is_fifo = end is not None and end.is_fifo
-        yield from order.judge_answers(self.name, self.claims, self.messages, is_fifo=is_fifo)
         if is_fifo:
+            yield from order.judge_answers(self.name, self.claims, self.messages)
             yield from order.judge_groups(self.name, numbered)
         else:
             yield from order.judge_queue(self.name, self.claims, self.messages)

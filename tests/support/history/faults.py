@@ -367,6 +367,7 @@ def _overtake_in_a_queue(story: Story) -> None:
         if one.answer.at < other.begun.at
         and one.delivered.id < other.delivered.id
         and story.sent[other.delivered.key].stored_at < one.begun.at
+        and not story.sent[one.delivered.key].message.delay_seconds
         and not story.sent[other.delivered.key].message.delay_seconds
     )
     story.renumber({one.delivered.id: other.delivered.id, other.delivered.id: one.delivered.id})

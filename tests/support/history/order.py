@@ -67,27 +67,21 @@ def _judge_group(queue: str, group: Sequence[Message]) -> Iterator[Violation]:
                 yield _violation(Kind.GROUP_ORDER, queue, group[position], sentence, group[last])
 
 
-def judge_answers(
-    queue: str, claims: Sequence[Claim], messages: dict[str, Message], *, is_fifo: bool
-) -> Iterator[Violation]:
-    """One answer has the messages of a group, or else those that come for the first time, in the order of their ids."""
+def judge_answers(queue: str, claims: Sequence[Claim], messages: dict[str, Message]) -> Iterator[Violation]:
+    """One answer has the messages of a group in the order of their ids."""
     for claim in claims:
-        lines: dict[str | None, int] = {}
-        for delivered in claim.delivered:
-            message = messages[delivered.key]
-            if not is_fifo and (delivered.attempts > 1 or message.sent.delay_seconds):
-                continue
-            line = delivered.group if is_fifo else None
-            if delivered.id < lines.get(line, delivered.id):
-                kind = Kind.GROUP_ORDER if is_fifo else Kind.QUEUE_ORDER
-                yield _violation(kind, queue, message, "comes after a later one in one answer")
-            lines[line] = delivered.id
+        last: dict[str | None, int] = {}
+        for found in claim.delivered:
+            if found.id < last.get(found.group, found.id):
+                sentence = "comes after a later one of its group in one answer"
+                yield _violation(Kind.GROUP_ORDER, queue, messages[found.key], sentence)
+            last[found.group] = found.id
 
 
 def judge_queue(queue: str, claims: Sequence[Claim], messages: dict[str, Message]) -> Iterator[Violation]:
     """Where claims never overlap, and each was answered, messages come for the first time in the order of their ids.
 
-    A message that was not surely stored, or was delayed, when a younger one was taken, may come after it.
+    One that was not surely stored when a younger one was taken may come after it; delayed ones may come at any place.
     """
     claims = sorted(claims, key=attrgetter("begun_at"))
     if any(claim.answered_at >= after.begun_at for claim, after in pairwise(claims)):
@@ -95,12 +89,18 @@ def judge_queue(queue: str, claims: Sequence[Claim], messages: dict[str, Message
     # Claims so far that no later one has outdone, the highest id first: it falls, as their times rise.
     outstanding: list[tuple[int, Claim]] = []
     for claim in claims:
-        first_time = [found for found in claim.delivered if found.attempts == 1]
+        first_time = [
+            found for found in claim.delivered if found.attempts == 1 and not messages[found.key].sent.delay_seconds
+        ]
+        last = 0
         for found in first_time:
             message = messages[found.key]
+            if found.id < last:
+                yield _violation(Kind.QUEUE_ORDER, queue, message, "comes after a later one in one answer")
+            last = found.id
             # The last claim of a higher id: ids fall along the list.
             index = bisect_left(outstanding, -found.id, key=_negative_id) - 1
-            if index < 0 or message.publish is None or message.sent.delay_seconds:
+            if index < 0 or message.publish is None:
                 continue
             younger, taken_by = outstanding[index]
             if message.publish.answered_at < taken_by.begun_at and message.publish.ids:

@@ -47,9 +47,21 @@ class _Messages(msgspec.Struct, frozen=True):
     messages: list[_ClaimedMessage]
 
 
-class _Handles(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Handles(msgspec.Struct, frozen=True):
     receipt_handles: Sequence[str]
-    seconds: float | None = None
+
+
+class _Change(msgspec.Struct, frozen=True):
+    receipt_handle: str
+    seconds: float
+
+
+class _Changes(msgspec.Struct, frozen=True):
+    changes: list[_Change]
+
+
+class _Held(msgspec.Struct, frozen=True):
+    held: list[bool | None]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -102,13 +114,14 @@ class RecordingClient:
 
     async def hold(self, queue: str, handles: Sequence[str], seconds: float) -> None:
         """Ask for the holds to end in so many seconds."""
+        changes = _Changes([_Change(handle, seconds) for handle in handles])
         operation = self._recorder.hold(queue, handles, seconds)
-        await self._ask_of_each(operation, f"/v1/queues/{queue}/visibility", _Handles(handles, seconds))
+        await self._ask_of_each(operation, f"/v1/queues/{queue}/visibility", changes)
 
-    async def _ask_of_each(self, operation: str, path: str, handles: _Handles) -> None:
+    async def _ask_of_each(self, operation: str, path: str, handles: _Handles | _Changes) -> None:
         answer = await self._ask(operation, "POST", path, msgspec.json.encode(handles))
         if answer is not None:
-            self._recorder.answered(operation, msgspec.json.decode(answer.body, type=list[bool | None]))
+            self._recorder.answered(operation, msgspec.json.decode(answer.body, type=_Held).held)
 
     async def _ask(self, operation: str, method: str, path: str, body: bytes | None = None) -> _Answer | None:
         """The answer; None where none came that says what was done. 404 is the answer about a single handle."""
