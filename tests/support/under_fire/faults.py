@@ -15,7 +15,7 @@ from random import Random
 
 import asyncpg
 from tests.support.postgres import ExternalPostgres
-from tests.support.server import Server
+from tests.support.server import Server, until
 from tests.support.under_fire.processes import ConsumerProcess
 
 _TERMINATE = """
@@ -76,16 +76,13 @@ class Faults:
 
     def mend(self, *, everything: bool = False) -> None:
         """Let who was stopped long enough go on, and start again who has ended; with `everything` all of them."""
-        for process_id, until in list(self._stopped.items()):
-            if everything or time.monotonic() > until:
+        for process_id, go_on_at in list(self._stopped.items()):
+            if everything or time.monotonic() > go_on_at:
                 self._go_on(process_id)
         for broker in self._brokers:
-            if not broker.is_running():
-                broker.kill()
-                broker.spawn()
+            self._start_again(broker)
         if everything:
-            for broker in self._brokers:
-                broker.until_ready()
+            until(self._are_all_ready, "the brokers are ready")
 
     def _kill_a_broker(self) -> None:
         broker = self._random.choice(self._brokers)
@@ -121,6 +118,19 @@ class Faults:
             await connection.fetchval(_TERMINATE, number)
         finally:
             await connection.close()
+
+    def _are_all_ready(self) -> bool:
+        # One whose connection was cut while it started ends, and is started again.
+        return all(not self._start_again(broker) and broker.readiness() == 200 for broker in self._brokers)
+
+    @staticmethod
+    def _start_again(broker: Server) -> bool:
+        """Start a broker that has ended; return whether it had."""
+        if broker.is_running():
+            return False
+        broker.kill()
+        broker.spawn()
+        return True
 
     def _stop(self, process_id: int) -> None:
         os.kill(process_id, signal.SIGSTOP)
