@@ -41,7 +41,7 @@ PUT_BACK_TRACKED = "SELECT bellringer.put_back_tracked($1, $2, $3, $4, $5) AS se
 DUE_QUEUES = "SELECT number, id FROM bellringer.due_queues()"
 SWEEP = "SELECT bellringer.sweep($1, $2)"
 PURGE = "SELECT bellringer.purge($1)"
-COLLECT = "SELECT bellringer.collect($1, $2)"
+COLLECT = "SELECT next_from, removed FROM bellringer.collect($1, $2, $3)"
 # Index: deduplications_expiry.
 FORGET_DEDUPLICATIONS = """
 DELETE FROM bellringer.deduplications WHERE ctid = ANY (ARRAY(
@@ -188,10 +188,11 @@ async def purge(connection: Connection, queue: int) -> int:
     return purged
 
 
-async def collect(connection: Connection, queue: int, limit: int) -> int:
-    """Remove chunks past the retention of their queue; return how many."""
-    removed: int = await connection.fetchval(COLLECT, queue, limit)
-    return removed
+async def collect(connection: Connection, queue: int, start: int, limit: int) -> tuple[int | None, int]:
+    """Remove chunks past the retention of their queue from a seq on; return where to go on, and how many went."""
+    row = await connection.fetchrow(COLLECT, queue, start, limit)
+    assert row is not None  # noqa: S101 - the function always returns one row
+    return row["next_from"], row["removed"]
 
 
 async def forget_deduplications(connection: Connection, limit: int) -> int:
