@@ -1,11 +1,11 @@
 -- Messages that leave a claim unfinished: held on, returned, dead-lettered.
 
--- A frame with more in its header.
+-- A frame with more in its header. The header is text, not jsonb: that has no zero character, which JSON may have.
 CREATE FUNCTION bellringer.add_to_header(in_frame bytea, in_addition jsonb) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     header_bytes integer;
-    header jsonb := '{}';
+    header text := '{}';
     encoded bytea;
     body bytea;
 BEGIN
@@ -14,10 +14,15 @@ BEGIN
     ELSE
         header_bytes := get_byte(in_frame, 1) << 24 | get_byte(in_frame, 2) << 16 | get_byte(in_frame, 3) << 8
             | get_byte(in_frame, 4);
-        header := convert_from(substring(in_frame FROM 6 FOR header_bytes), 'UTF8')::jsonb;
+        header := convert_from(substring(in_frame FROM 6 FOR header_bytes), 'UTF8');
         body := substring(in_frame FROM 6 + header_bytes);
     END IF;
-    encoded := convert_to((header || in_addition)::text, 'UTF8');
+    IF header = '{}' THEN
+        header := in_addition::text;
+    ELSE
+        header := left(header, -1) || ', ' || substring(in_addition::text FROM 2);
+    END IF;
+    encoded := convert_to(header, 'UTF8');
     RETURN '\x01'::bytea || int4send(length(encoded)) || encoded || body;
 END $$;
 
