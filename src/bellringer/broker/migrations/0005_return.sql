@@ -26,13 +26,15 @@ BEGIN
     RETURN '\x01'::bytea || int4send(length(encoded)) || encoded || body;
 END $$;
 
--- The number of the dead letter queue, if there is one and so many attempts are enough; else null.
+-- The number of the dead letter queue, if there is one and so many attempts are enough; else null. One that was made
+-- anew as a queue of the other kind, FIFO or not, is none.
 CREATE FUNCTION bellringer.dead_letter_queue_of(in_queue integer, in_attempts integer) RETURNS integer
 LANGUAGE sql STABLE AS $$
     SELECT letters.number
     FROM bellringer.queues AS queue
     JOIN bellringer.queues AS letters
         ON letters.environment_id = queue.environment_id AND letters.name = queue.dead_letter_queue
+            AND letters.fifo = queue.fifo
     WHERE queue.number = in_queue AND in_attempts >= queue.max_receives
 $$;
 
