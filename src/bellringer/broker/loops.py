@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 
 from bellringer.broker import queue_store, store
@@ -45,7 +46,9 @@ class InboxMover(Loop):
             self._settled = 0
         async with self._database.connection() as connection:
             drained = await store.drain_inbox(connection, self._settled, _INBOX_BATCH, _INBOX_BATCH_BYTES)
-        while self._marks and self._marks[0][1] <= drained.all_over_before:
+        # A batch that was full may have left ids behind below the mark: not below its own highest.
+        looked_to = math.inf if drained.highest is None else drained.highest
+        while self._marks and self._marks[0][1] <= drained.all_over_before and self._marks[0][0] <= looked_to:
             self._settled = self._marks.popleft()[0]
         if drained.highest is not None and drained.highest > self._highest:
             self._highest = drained.highest

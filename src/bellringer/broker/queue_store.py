@@ -36,7 +36,13 @@ RETURNING *
 PAUSE_QUEUE = "UPDATE bellringer.queues SET paused = $2, modified_at = clock_timestamp() WHERE id = $1 RETURNING *"
 # The rows of its messages are many: `remove_rows` takes them away bit by bit.
 DELETE_QUEUE = """
-WITH gone AS (DELETE FROM bellringer.queues WHERE id = $1 RETURNING number)
+WITH gone AS (
+    DELETE FROM bellringer.queues WHERE id = $1 RETURNING number
+), tallies AS (
+    DELETE FROM bellringer.tallies WHERE owner = $1
+), tally_entries AS (
+    DELETE FROM bellringer.tally_entries WHERE owner = $1
+)
 INSERT INTO bellringer.deleted_queues SELECT number FROM gone
 """
 DELETED_QUEUES = "SELECT number FROM bellringer.deleted_queues"

@@ -19,6 +19,8 @@ ALTER TABLE bellringer.queues
     ADD COLUMN modified_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     ADD COLUMN floor_seq bigint NOT NULL DEFAULT 1,
     ADD COLUMN floor_lane bigint NOT NULL DEFAULT 0;
+-- Until now retention began when a message was deleted, and one that waits never expired: no queue loses any by this.
+UPDATE bellringer.queues SET retention_seconds = GREATEST(retention_seconds, 7 * 24 * 3600);
 COMMENT ON COLUMN bellringer.queues.number IS 'Names the queue in the rows of its messages: four bytes instead of sixteen';
 COMMENT ON COLUMN bellringer.queues.retention_seconds IS 'From the publication of a message until it and its history go';
 COMMENT ON COLUMN bellringer.queues.expires IS 'Whether an unfinished message goes too when its retention is over';

@@ -11,9 +11,10 @@ DECLARE
     counted record;
     purged bigint := 0;
 BEGIN
+    -- Before the locks: who drains the inbox holds its rows when it asks for the order of the queue.
+    DELETE FROM bellringer.inbox WHERE queue = in_queue;
     PERFORM bellringer.lock_order(in_queue);
     PERFORM bellringer.lock_claims(in_queue);
-    DELETE FROM bellringer.inbox WHERE queue = in_queue;
     FOR claim IN
         SELECT first_seq, next_seq FROM bellringer.claims
         WHERE queue = in_queue AND ended_at IS NULL FOR UPDATE SKIP LOCKED
