@@ -18,7 +18,7 @@ from random import Random
 
 import msgspec
 from tests.support.history.events import Delivered, NewMessage
-from tests.support.under_fire.client import RecordingClient, recording_client
+from tests.support.under_fire.recording_client import RecordingClient, recording_client
 from tests.support.under_fire.settings import QueueUnderFire, Settings
 
 _TASKS_PER_QUEUE = 3
