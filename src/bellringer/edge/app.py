@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPMethod, HTTPStatus
@@ -25,9 +24,9 @@ from bellringer.edge.metrics import REQUESTS
 from bellringer.edge.model import Environment
 from bellringer.edge.openapi import openapi_document
 from bellringer.edge.problems import Problem, problem, problem_of
-from bellringer.edge.raw import RawRoute, RawRoutes
+from bellringer.edge.raw import RawProtocol, RawRoute, RawRoutes, while_receiving
 from bellringer.kernel.database import Database
-from bellringer.kernel.errors import BellringerError, InvalidInput, Unavailable
+from bellringer.kernel.errors import BellringerError, InvalidInput
 
 T = TypeVar("T")
 
@@ -56,6 +55,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
 
     handlers: Sequence[ControllerRouterHandler] = ()
     raw: Sequence[RawRoute] = ()
+    protocols: Sequence[RawProtocol] = ()
     refresh_metrics: Sequence[Callable[[], Awaitable[None]]] = ()
 
 
@@ -103,30 +103,14 @@ def build_app(config: EdgeConfig, database: Database, keys: Keys, subsystems: Se
         logging_config=None,
     )
     app.state.openapi = openapi_document(described, raw_routes)
-    door = RawRoutes(raw_routes, keys, max_body_bytes=config.max_body_bytes, otherwise=app)
+    protocols = [protocol for routes in subsystems for protocol in routes.protocols]
+    door = RawRoutes(raw_routes, keys, max_body_bytes=config.max_body_bytes, otherwise=app, protocols=protocols)
     return door
 
 
 async def while_connected(request: AnyRequest, work: Coroutine[Any, Any, T]) -> T:
     """Do work that may take long for a client that may hang up: then it is cancelled, and `Unavailable` raised."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_until_gone(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
-        if working.cancelled():
-            raise Unavailable("the client has gone")
-        return working.result()
-    finally:
-        leaving.cancel()
-        working.cancel()
-
-
-async def _until_gone(request: AnyRequest) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return await while_receiving(request.receive, work)
 
 
 @get("/v1/openapi.json", media_type=MediaType.JSON, include_in_schema=False, sync_to_thread=False)

@@ -8,9 +8,10 @@ sides, and the OpenAPI document lists both (`bellringer.edge.openapi`).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from litestar.enums import ScopeType
@@ -21,7 +22,9 @@ from bellringer.edge.keys import Keys, bearer_key
 from bellringer.edge.metrics import REQUESTS
 from bellringer.edge.model import Environment
 from bellringer.edge.problems import problem_of
-from bellringer.kernel.errors import InvalidInput, TooLarge
+from bellringer.kernel.errors import InvalidInput, TooLarge, Unavailable
+
+T = TypeVar("T")
 
 JSON = "application/json"
 _LONGEST_LENGTH = 19  # the digits of 2**63
@@ -37,10 +40,15 @@ class RawRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: a status and JSON, or no body."""
+    """An answer: a status and JSON, or what its headers say, or no body."""
 
     status: int
     body: bytes = b""
+    headers: dict[str, str] = {}
+
+    def all_headers(self) -> dict[str, str]:
+        """The headers to send, but for the length."""
+        return ({"content-type": JSON} if self.body else {}) | self.headers
 
 
 class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +70,46 @@ class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
     responses: tuple[Any, ...] = ()
 
 
-class RawRoutes:
-    """An ASGI application that serves raw routes itself and hands every other request on."""
+class RawExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that nobody has authenticated and whose body is still to be read. Header names are in lower case.
 
-    def __init__(self, routes: Sequence[RawRoute], keys: Keys, *, max_body_bytes: int, otherwise: ASGIApp) -> None:
+    `path` and `query` are as sent, percent-encoded. `read_body` raises `TooLarge`, and `InvalidInput` when the
+    connection closes; `receive` tells of that later.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    read_body: Callable[[], Awaitable[bytes]]
+    receive: Receive
+
+
+class RawProtocol(msgspec.Struct, frozen=True, kw_only=True):
+    """A protocol that is not ours: it takes requests by method and path, and answers them all by itself.
+
+    `answer` authenticates, and puts every error into the shape that its clients expect.
+    """
+
+    name: str
+    takes: Callable[[str, str], bool]
+    answer: Callable[[RawExchange], Awaitable[RawReply]]
+
+
+class RawRoutes:
+    """An ASGI application that serves raw routes and protocols itself and hands every other request on."""
+
+    def __init__(
+        self,
+        routes: Sequence[RawRoute],
+        keys: Keys,
+        *,
+        max_body_bytes: int,
+        otherwise: ASGIApp,
+        protocols: Sequence[RawProtocol] = (),
+    ) -> None:
         self._routes = {_shape(route.method, route.path.split("/")): route for route in routes}
+        self._protocols = protocols
         self._keys = keys
         self._max_body_bytes = max_body_bytes
         self._otherwise = otherwise
@@ -79,6 +122,10 @@ class RawRoutes:
             if route is not None:
                 await self._serve(route, parts[3:], scope, receive, send)
                 return
+            for protocol in self._protocols:
+                if protocol.takes(scope["method"], scope["path"]):
+                    await self._serve_protocol(protocol, scope, receive, send)
+                    return
         await self._otherwise(scope, receive, send)
 
     def methods_at(self, path: str) -> list[str]:
@@ -90,27 +137,32 @@ class RawRoutes:
         self, route: RawRoute, parameters: Sequence[str], scope: HTTPScope, receive: Receive, send: Send
     ) -> None:
         try:
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+            headers = _headers(scope)
             environment = await self._keys.authenticate(bearer_key(headers.get("authorization")))
             _check_path(scope["path"])
             body = await self._read_body(headers, receive)
             reply = await route.handle(
                 RawRequest(environment=environment, parameters=parameters, headers=headers, body=body)
             )
-            status, content, answer_headers = reply.status, reply.body, {"content-type": JSON} if reply.body else {}
         except Exception as error:  # noqa: BLE001 - every error becomes a problem, as on the framework's side
             problem = problem_of(error)
-            status, content, answer_headers = problem.status, problem.body(), problem.headers()
-        _counter(route.method, route.path, status).inc()
-        answer_headers["content-length"] = str(len(content))
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(name.encode(), value.encode()) for name, value in answer_headers.items()],
-            }
+            reply = RawReply(status=problem.status, body=problem.body(), headers=problem.headers())
+        _counter(route.method, route.path, reply.status).inc()
+        await _send(reply, send)
+
+    async def _serve_protocol(self, protocol: RawProtocol, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        headers = _headers(scope)
+        exchange = RawExchange(
+            method=scope["method"],
+            path=(scope.get("raw_path") or scope["path"].encode()).decode("latin-1"),
+            query=scope["query_string"].decode("latin-1"),
+            headers=headers,
+            read_body=lambda: self._read_body(headers, receive),
+            receive=receive,
         )
-        await send({"type": "http.response.body", "body": content, "more_body": False})
+        reply = await protocol.answer(exchange)
+        _counter(scope["method"], protocol.name, reply.status).inc()
+        await _send(reply, send)
 
     async def _read_body(self, headers: dict[str, str], receive: Receive) -> bytes:
         announced = headers.get("content-length", "")
@@ -132,6 +184,47 @@ class RawRoutes:
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"a request body holds at most {self._max_body_bytes} bytes", field="body")
+
+
+async def while_receiving(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Do work that may take long for a client that may hang up: then it is cancelled, and `Unavailable` raised.
+
+    The body of the request must have been read.
+    """
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+        if working.cancelled():
+            raise Unavailable("the client has gone")
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _headers(scope: HTTPScope) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+async def _send(reply: RawReply, send: Send) -> None:
+    headers = reply.all_headers() | {"content-length": str(len(reply.body))}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": reply.status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": reply.body, "more_body": False})
 
 
 @cache
