@@ -4,11 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Send
+from litestar.types import Scope as ConnectionScope
 from prometheus_client import REGISTRY
 from tests.support.application import Answer, call
 
 from bellringer.edge.keys import Keys
+from bellringer.edge.model import RateLimit, Scope
 from bellringer.edge.raw import RawReply, RawRequest, RawRoute, RawRoutes
 from bellringer.kernel.errors import BellringerError, InvalidInput, NotFound, Overloaded
 
@@ -23,13 +25,13 @@ class Nests:
 
     def __init__(self, keys: Keys, api_key: str) -> None:
         self.requests: list[RawRequest] = []
-        self.passed_on: list[Scope] = []
+        self.passed_on: list[ConnectionScope] = []
         self.error: Exception | None = None
-        self.key = (b"authorization", f"Bearer {api_key}".encode())
+        self.use(api_key)
         routes = [
             self._route("PUT", "/v1/nests/{tree}"),
             self._route("POST", "/v1/nests"),
-            self._route("DELETE", "/v1/nests/{tree}/{egg}"),
+            self._route("DELETE", "/v1/nests/{tree}/{egg}", Scope.CONSUME),
         ]
         self.app: ASGIApp = RawRoutes(routes, keys, max_body_bytes=LIMIT, otherwise=self._otherwise)
 
@@ -37,9 +39,20 @@ class Nests:
         more = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
         return await call(self.app, method, path, *chunks, headers=[self.key, *more])
 
-    def _route(self, method: str, path: str) -> RawRoute:
+    def use(self, api_key: str) -> None:
+        """Ask with another key from now on."""
+        self.key = (b"authorization", f"Bearer {api_key}".encode())
+
+    def _route(self, method: str, path: str, scope: Scope = Scope.ADMIN) -> RawRoute:
         return RawRoute(
-            method=method, path=path, handle=self._handle, summary="", description="", tag="", success_status=200
+            method=method,
+            path=path,
+            handle=self._handle,
+            summary="",
+            description="",
+            tag="",
+            success_status=200,
+            scope=scope,
         )
 
     async def _handle(self, request: RawRequest) -> RawReply:
@@ -48,7 +61,7 @@ class Nests:
             raise self.error
         return RawReply(status=200, body=b'{"answer": 42}')
 
-    async def _otherwise(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def _otherwise(self, scope: ConnectionScope, _receive: Receive, send: Send) -> None:
         self.passed_on.append(scope)
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 299, "headers": []})
@@ -176,6 +189,38 @@ async def test_a_path_that_is_not_utf8_is_refused(nests: Nests) -> None:
     answer = await nests.ask("PUT", "/v1/nests/oak\N{REPLACEMENT CHARACTER}")
     assert (answer.status, answer.json()["field"]) == (400, "path")
     assert not nests.requests
+
+
+async def test_a_key_without_the_scope_of_a_route_is_told_which_it_lacks_and_no_body_is_read(
+    nests: Nests, keys: Keys
+) -> None:
+    for scopes, status in [({Scope.PUBLISH}, 403), ({Scope.CONSUME}, 200), ({Scope.ADMIN}, 200)]:
+        nests.use(await keys.create("acme", "production", "test", scopes=scopes))
+        answer = await nests.ask("DELETE", "/v1/nests/oak/5")
+        assert answer.status == status
+        if status == 403:
+            assert answer.json()["type"] == "urn:bellringer:problem:not-allowed"
+            assert answer.json()["detail"] == "the API key lacks the scope consume"
+            assert answer.received == 0
+    assert len(nests.requests) == 2
+
+
+async def test_a_route_that_names_no_scope_is_for_admins(nests: Nests, keys: Keys) -> None:
+    nests.use(await keys.create("acme", "production", "test", scopes=[Scope.PUBLISH, Scope.CONSUME]))
+    answer = await nests.ask("POST", "/v1/nests")
+    assert (answer.status, answer.json()["detail"]) == (403, "the API key lacks the scope admin")
+
+
+async def test_a_key_over_its_limit_is_told_when_to_try_again(nests: Nests, keys: Keys) -> None:
+    limit = RateLimit(requests_per_second=0.01, burst=2)
+    nests.use(await keys.create("acme", "production", "test", rate_limit=limit))
+    statuses = [(await nests.ask("POST", "/v1/nests")).status for _ in range(3)]
+    refused = await nests.ask("PUT", "/v1/nests/oak")
+    assert [*statuses, refused.status] == [200, 200, 429, 429]
+    assert refused.json()["type"] == "urn:bellringer:problem:rate-limited"
+    assert 98 <= int(refused.headers["retry-after"]) <= 100
+    assert refused.received == 0
+    assert len(nests.requests) == 2
 
 
 ERRORS = [

@@ -377,7 +377,7 @@ async def test_a_client_that_hangs_up_over_a_long_poll_takes_no_message_along(
     database: Database, broker: Broker, keys: Keys
 ) -> None:
     key = await keys.create("acme", "production", "test")
-    queue = await broker.ensure_queue((await keys.authenticate(key)).id, "orders")
+    queue = await broker.ensure_queue((await keys.authenticate(key)).environment.id, "orders")
     async with (
         application(database, keys, broker) as app,
         Serving(app, broker.wakeups.close) as serving,

@@ -14,14 +14,15 @@ from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ASGIApp, ControllerRouterHandler, Message, Scope
+from litestar.types import ASGIApp, ControllerRouterHandler, Message
+from litestar.types import Scope as ConnectionScope
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bellringer import __version__
 from bellringer.edge.decoding import invalid_input
 from bellringer.edge.keys import Keys, bearer_key
 from bellringer.edge.metrics import REQUESTS
-from bellringer.edge.model import Environment
+from bellringer.edge.model import Environment, Scope
 from bellringer.edge.openapi import openapi_document
 from bellringer.edge.problems import Problem, problem, problem_of
 from bellringer.edge.raw import RawProtocol, RawRoute, RawRoutes, while_receiving
@@ -33,7 +34,10 @@ T = TypeVar("T")
 AnyRequest = Request[Any, Any, Any]
 
 OpenedEnvironment: TypeAlias = NamedDependency[Environment]
-"""The parameter `environment` of a handler: what the request's key opens."""
+"""The parameter `environment` of a handler: what the request's key opens.
+
+The key needs the scope that the handler names, as in `@get(path, opt={"scope": Scope.CONSUME})`: without one, admin.
+"""
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,7 +67,9 @@ def build_app(config: EdgeConfig, database: Database, keys: Keys, subsystems: Se
     """Put the routes of all subsystems behind one door."""
 
     async def authenticate(request: AnyRequest) -> Environment:
-        return await keys.authenticate(bearer_key(request.headers.get("authorization")))
+        access = await keys.authenticate(bearer_key(request.headers.get("authorization")))
+        keys.admit(access, request.route_handler.opt.get("scope", Scope.ADMIN))
+        return access.environment
 
     def answer_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
         return _answer_http_error(error, door.methods_at(request.scope["path"]))
@@ -179,7 +185,7 @@ def _answer(answer: Problem) -> Response[bytes]:
     return Response(content=answer.body(), status_code=answer.status, headers=answer.headers())
 
 
-async def _count(message: Message, scope: Scope) -> None:
+async def _count(message: Message, scope: ConnectionScope) -> None:
     if message["type"] == "http.response.start" and scope["type"] == ScopeType.HTTP:
         path = scope.get("path_template") or "unmatched"
         # A client may invent methods, and each would stay in memory.

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 import msgspec
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
+from litestar.types import ASGIApp, HTTPScope, Receive, Send
+from litestar.types import Scope as ConnectionScope
 from prometheus_client import Counter
 
 from bellringer.edge.keys import Keys, bearer_key
 from bellringer.edge.metrics import REQUESTS
-from bellringer.edge.model import Environment
+from bellringer.edge.model import Access, Environment, Scope
 from bellringer.edge.problems import problem_of
 from bellringer.kernel.errors import InvalidInput, TooLarge, Unavailable
 
@@ -33,10 +34,15 @@ _LONGEST_LENGTH = 19  # the digits of 2**63
 class RawRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request whose key was accepted and whose body was read. Header names are in lower case."""
 
-    environment: Environment
+    access: Access
     parameters: Sequence[str]
     headers: dict[str, str]
     body: bytes
+
+    @property
+    def environment(self) -> Environment:
+        """What the request's key opens."""
+        return self.access.environment
 
 
 class RawReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +60,8 @@ class RawReply(msgspec.Struct, frozen=True, kw_only=True):
 class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A route: `path` such as `/v1/message/{queue}`, of which the parts in braces are its parameters.
 
+    A key needs `scope` to use it.
+
     The rest describes it in the OpenAPI document: the types of request bodies by content type, and of the
     answers with `success_status`; several types are alternatives.
     """
@@ -65,6 +73,7 @@ class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     tag: str
     success_status: int
+    scope: Scope = Scope.ADMIN
     requests: dict[str, tuple[Any, ...]] = {}
     request_headers: dict[str, str] = {}
     responses: tuple[Any, ...] = ()
@@ -114,7 +123,7 @@ class RawRoutes:
         self._max_body_bytes = max_body_bytes
         self._otherwise = otherwise
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: ConnectionScope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         if scope["type"] == ScopeType.HTTP:
             parts = scope["path"].split("/")
@@ -138,12 +147,11 @@ class RawRoutes:
     ) -> None:
         try:
             headers = _headers(scope)
-            environment = await self._keys.authenticate(bearer_key(headers.get("authorization")))
+            access = await self._keys.authenticate(bearer_key(headers.get("authorization")))
+            self._keys.admit(access, route.scope)
             _check_path(scope["path"])
             body = await self._read_body(headers, receive)
-            reply = await route.handle(
-                RawRequest(environment=environment, parameters=parameters, headers=headers, body=body)
-            )
+            reply = await route.handle(RawRequest(access=access, parameters=parameters, headers=headers, body=body))
         except Exception as error:  # noqa: BLE001 - every error becomes a problem, as on the framework's side
             problem = problem_of(error)
             reply = RawReply(status=problem.status, body=problem.body(), headers=problem.headers())
