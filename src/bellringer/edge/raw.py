@@ -95,13 +95,13 @@ class RawExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawProtocol(msgspec.Struct, frozen=True, kw_only=True):
-    """A protocol that is not ours: it takes requests by method and path, and answers them all by itself.
+    """A protocol that is not ours: it says which requests are its own, and answers them by itself.
 
     `answer` authenticates, and puts every error into the shape that its clients expect.
     """
 
     name: str
-    takes: Callable[[str, str], bool]
+    takes: Callable[[HTTPScope], bool]
     answer: Callable[[RawExchange], Awaitable[RawReply]]
 
 
@@ -132,7 +132,7 @@ class RawRoutes:
                 await self._serve(route, parts[3:], scope, receive, send)
                 return
             for protocol in self._protocols:
-                if protocol.takes(scope["method"], scope["path"]):
+                if protocol.takes(scope):
                     await self._serve_protocol(protocol, scope, receive, send)
                     return
         await self._otherwise(scope, receive, send)

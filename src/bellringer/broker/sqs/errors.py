@@ -41,7 +41,7 @@ BATCH_REQUEST_TOO_LONG = ErrorKind(f"{_PREFIX}BatchRequestTooLong", f"{_SQS}Batc
 EMPTY_BATCH_REQUEST = ErrorKind(f"{_PREFIX}EmptyBatchRequest", f"{_SQS}EmptyBatchRequest")
 INCOMPLETE_SIGNATURE = ErrorKind("IncompleteSignature", f"{_COMMON}IncompleteSignatureException")
 INTERNAL_FAILURE = ErrorKind("InternalFailure", f"{_COMMON}InternalFailure", 500)
-INVALID_ACTION = ErrorKind("InvalidAction", f"{_COMMON}UnknownOperationException")
+INVALID_ACTION = ErrorKind("InvalidAction", f"{_COMMON}InvalidAction")
 INVALID_ADDRESS = ErrorKind("InvalidAddress", f"{_SQS}InvalidAddress", 404)
 INVALID_ATTRIBUTE_NAME = ErrorKind("InvalidAttributeName", f"{_SQS}InvalidAttributeName")
 INVALID_ATTRIBUTE_VALUE = ErrorKind("InvalidAttributeValue", f"{_SQS}InvalidAttributeValue")
@@ -64,6 +64,7 @@ SIGNATURE_DOES_NOT_MATCH = ErrorKind("SignatureDoesNotMatch", f"{_COMMON}Invalid
 TOO_MANY_ENTRIES_IN_BATCH_REQUEST = ErrorKind(
     f"{_PREFIX}TooManyEntriesInBatchRequest", f"{_SQS}TooManyEntriesInBatchRequest"
 )
+UNKNOWN_OPERATION = ErrorKind("InvalidAction", f"{_COMMON}UnknownOperationException", 404)
 UNSUPPORTED_OPERATION = ErrorKind(f"{_PREFIX}UnsupportedOperation", f"{_SQS}UnsupportedOperation")
 
 

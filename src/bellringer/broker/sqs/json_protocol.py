@@ -8,11 +8,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from bellringer.broker.sqs.errors import MALFORMED_INPUT, SqsError, missing_parameter
+from bellringer.broker.sqs.errors import MALFORMED_INPUT, UNKNOWN_OPERATION, SqsError, missing_parameter
 from bellringer.broker.sqs.requests import Request
-from bellringer.edge.raw import RawReply
+from bellringer.edge.raw import RawExchange, RawReply
 
 R = TypeVar("R", bound=Request)
+
+TARGET = "x-amz-target"
+"""The header that names the action, and tells this protocol from the other."""
 
 _CONTENT_TYPE = "application/x-amz-json-1.0"
 _TARGET_PREFIX = "AmazonSQS."
@@ -24,10 +27,11 @@ _encode = msgspec.json.Encoder().encode
 class JsonCall:
     """A call in the JSON protocol."""
 
-    def __init__(self, headers: Mapping[str, str], body: bytes) -> None:
+    unknown_action = UNKNOWN_OPERATION
+
+    def __init__(self, exchange: RawExchange, body: bytes) -> None:
         self._body = body
-        target = headers.get("x-amz-target", "")
-        self.action = target.removeprefix(_TARGET_PREFIX) if target.startswith(_TARGET_PREFIX) else target
+        self.action = exchange.headers.get(TARGET, "").removeprefix(_TARGET_PREFIX)
 
     def arguments(self, type_: type[R]) -> R:
         """What the call holds. Raises `SqsError`."""
@@ -42,7 +46,8 @@ class JsonCall:
         """The answer to a call that was done."""
         return RawReply(status=200, body=_encode(result), headers=_headers(request_id))
 
-    def refusal(self, error: SqsError, request_id: str) -> RawReply:
+    @staticmethod
+    def refusal(error: SqsError, request_id: str) -> RawReply:
         """The answer to a call that went wrong."""
         fault = "Sender" if error.kind.is_senders_fault else "Receiver"
         return RawReply(

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from bellringer.broker.model import MessageId, Queue
+from bellringer.broker.model import MessageId
 from bellringer.broker.sqs.errors import INVALID_ADDRESS, SqsError, invalid_value, missing_parameter, non_existent_queue
 
 FIFO_SUFFIX = ".fifo"
@@ -72,9 +72,9 @@ def check_new_queue_name(name: str) -> None:
         )
 
 
-def message_uuid(queue: Queue, message_id: MessageId) -> str:
+def message_uuid(queue_id: UUID, message_id: MessageId) -> str:
     """The id of a message in the whole world: that of its queue, with its number in the last bits."""
-    return str(UUID(int=queue.id.int ^ message_id))
+    return str(UUID(int=queue_id.int ^ message_id))
 
 
 def sequence_number(message_id: MessageId) -> str:

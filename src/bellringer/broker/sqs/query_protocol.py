@@ -14,10 +14,10 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from bellringer.broker.sqs.errors import MALFORMED_INPUT, NON_EXISTENT_QUEUE, SqsError
+from bellringer.broker.sqs.errors import INVALID_ACTION, MALFORMED_INPUT, NON_EXISTENT_QUEUE, SqsError
 from bellringer.broker.sqs.json_protocol import invalid_arguments
 from bellringer.broker.sqs.requests import Request
-from bellringer.edge.raw import RawReply
+from bellringer.edge.raw import RawExchange, RawReply
 
 R = TypeVar("R", bound=Request)
 
@@ -60,18 +60,20 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;",
 
 
 class QueryCall:
-    """A call in the query protocol. `queue_url` is where it was sent, if that is the URL of a queue."""
+    """A call in the query protocol: a form in the body, or in the URL."""
 
-    def __init__(self, form: str, queue_url: str | None) -> None:
-        self._parameters = parse_qsl(form, keep_blank_values=True)
-        self._queue_url = queue_url
+    unknown_action = INVALID_ACTION
+
+    def __init__(self, exchange: RawExchange, body: bytes) -> None:
+        self._path = exchange.path
+        self._parameters = parse_qsl(body.decode("ascii", "replace") or exchange.query, keep_blank_values=True)
         self.action = dict(self._parameters).get("Action", "")
 
     def arguments(self, type_: type[R]) -> R:
         """What the call holds. Raises `SqsError`."""
         tree = _members(_tree(self._parameters))
-        if self._queue_url is not None:
-            tree.setdefault("QueueUrl", self._queue_url)
+        if self._path != "/":  # sent to the URL of a queue
+            tree.setdefault("QueueUrl", self._path)
         if self.action == "CreateQueue":  # the one request that has them in lower case
             tree["tags"] = tree.pop("Tags", None)
         try:
@@ -88,7 +90,8 @@ class QueryCall:
         document = f'<{self.action}Response xmlns="{_NAMESPACE}">{body}{metadata}</{self.action}Response>'
         return _reply(200, document, request_id)
 
-    def refusal(self, error: SqsError, request_id: str) -> RawReply:
+    @staticmethod
+    def refusal(error: SqsError, request_id: str) -> RawReply:
         """The answer to a call that went wrong."""
         message = str(error)
         if error.kind is NON_EXISTENT_QUEUE:
@@ -147,9 +150,9 @@ def _elements(members: Mapping[str, Any], action: str) -> Iterator[str]:
     for name, value in members.items():
         if isinstance(value, Mapping):
             key_name = "Key" if name == "Tags" else "Name"
-            element = name.removesuffix("s")
             for key, content in value.items():
-                yield f"<{element}><{key_name}>{_escape(key)}</{key_name}>{_content('Value', content, action)}</{element}>"
+                entry = _content(key_name, key, action) + _content("Value", content, action)
+                yield f"<{name[:-1]}>{entry}</{name[:-1]}>"
         elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
             element = f"{action}ResultEntry" if name == "Successful" else _ELEMENTS[name]
             for item in value:

@@ -189,9 +189,7 @@ def _redrive_policy(value: str, names: Names) -> dict[str, Any]:
     arn, most = policy.get("deadLetterTargetArn"), str(policy.get("maxReceiveCount", ""))
     for name, found in (("deadLetterTargetArn", isinstance(arn, str)), ("maxReceiveCount", bool(most))):
         if not found:
-            raise invalid_value(
-                value, "RedrivePolicy", f"Redrive policy does not contain mandatory attribute: {name}"
-            )
+            raise invalid_value(value, "RedrivePolicy", f"Redrive policy does not contain mandatory attribute: {name}")
     if not _INTEGER.fullmatch(most) or not 1 <= int(most) <= _MOST_RECEIVES:
         raise invalid_value(
             value,
