@@ -15,40 +15,39 @@ from bellringer.broker.sqs.errors import (
     SqsError,
     sqs_error_of,
 )
-from bellringer.broker.sqs.requests import Entry
 
 _MOST_ENTRIES = 10
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
-def check_batch(entries: Sequence[Entry], kind: str) -> None:
-    """Raise the `SqsError` that refuses a batch as a whole; `kind` is what its entries are called."""
-    if not entries:
+def check_batch(ids: Sequence[str], kind: str) -> None:
+    """Raise the `SqsError` that refuses a batch as a whole. `ids` are those of its entries, which are of that kind."""
+    if not ids:
         raise SqsError(EMPTY_BATCH_REQUEST, f"There should be at least one {kind} in the request.")
-    if len(entries) > _MOST_ENTRIES:
+    if len(ids) > _MOST_ENTRIES:
         raise SqsError(
             TOO_MANY_ENTRIES_IN_BATCH_REQUEST,
-            f"Maximum number of entries per request are {_MOST_ENTRIES}. You have sent {len(entries)}.",
+            f"Maximum number of entries per request are {_MOST_ENTRIES}. You have sent {len(ids)}.",
         )
-    if not all(_ID.fullmatch(entry.id) for entry in entries):
+    if not all(_ID.fullmatch(id_) for id_ in ids):
         raise SqsError(
             INVALID_BATCH_ENTRY_ID,
             "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
             "It can be at most 80 letters long.",
         )
-    ((most_frequent, times),) = Counter(entry.id for entry in entries).most_common(1)
+    ((most_frequent, times),) = Counter(ids).most_common(1)
     if times > 1:
         raise SqsError(BATCH_ENTRY_IDS_NOT_DISTINCT, f"Id {most_frequent} repeated.")
 
 
-def batch_answer(entries: Sequence[Entry], outcomes: Sequence[dict[str, Any] | Exception]) -> dict[str, Any]:
+def batch_answer(ids: Sequence[str], outcomes: Sequence[dict[str, Any] | Exception]) -> dict[str, Any]:
     """The answer to a batch: what each entry came to, under its id. A list that would be empty is left out."""
     successful, failed = [], []
-    for entry, outcome in zip(entries, outcomes, strict=True):
+    for id_, outcome in zip(ids, outcomes, strict=True):
         if isinstance(outcome, Exception):
-            failed.append({"Id": entry.id, **_failure(sqs_error_of(outcome))})
+            failed.append({"Id": id_, **_failure(sqs_error_of(outcome))})
         else:
-            successful.append({"Id": entry.id, **outcome})
+            successful.append({"Id": id_, **outcome})
     return {name: results for name, results in (("Successful", successful), ("Failed", failed)) if results}
 
 

@@ -35,8 +35,9 @@ class JsonCall:
 
     def arguments(self, type_: type[R]) -> R:
         """What the call holds. Raises `SqsError`."""
+        decoder: msgspec.json.Decoder[R] = _decoder(type_)
         try:
-            return _decoder(type_).decode(self._body or b"{}")
+            return decoder.decode(self._body or b"{}")
         except msgspec.ValidationError as error:
             raise invalid_arguments(error) from None
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

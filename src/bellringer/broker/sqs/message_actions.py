@@ -63,7 +63,7 @@ class MessageActions:
 
     async def send_batch(self, caller: Caller, request: SendMessageBatch) -> dict[str, Any]:
         """SendMessageBatch: the entries that may be sent are stored all or none."""
-        check_batch(request.entries, "SendMessageBatchRequestEntry")
+        check_batch([entry.id for entry in request.entries], "SendMessageBatchRequestEntry")
         queue = await queue_at(self._broker, caller, request.queue_url)
         for entry in request.entries:
             _check_order_in_batch(entry, queue)
@@ -77,7 +77,7 @@ class MessageActions:
             )
         ids = iter(await self._broker.send(queue, [draft.publication for draft in drafts]) if drafts else ())
         return batch_answer(
-            request.entries,
+            [entry.id for entry in request.entries],
             [sent_answer(outcome, queue, next(ids)) if isinstance(outcome, Draft) else outcome for outcome in outcomes],
         )
 
@@ -112,10 +112,10 @@ class MessageActions:
 
     async def delete_batch(self, caller: Caller, request: DeleteMessageBatch) -> dict[str, Any]:
         """DeleteMessageBatch."""
-        check_batch(request.entries, "DeleteMessageBatchRequestEntry")
+        check_batch([entry.id for entry in request.entries], "DeleteMessageBatchRequestEntry")
         queue = await queue_at(self._broker, caller, request.queue_url)
         outcomes = await _all(self._delete(queue, entry.receipt_handle) for entry in request.entries)
-        return batch_answer(request.entries, outcomes)
+        return batch_answer([entry.id for entry in request.entries], outcomes)
 
     async def change_visibility(self, caller: Caller, request: ChangeMessageVisibility) -> dict[str, Any]:
         """ChangeMessageVisibility."""
@@ -124,12 +124,12 @@ class MessageActions:
 
     async def change_visibility_batch(self, caller: Caller, request: ChangeMessageVisibilityBatch) -> dict[str, Any]:
         """ChangeMessageVisibilityBatch."""
-        check_batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry")
+        check_batch([entry.id for entry in request.entries], "ChangeMessageVisibilityBatchRequestEntry")
         queue = await queue_at(self._broker, caller, request.queue_url)
         changes = (
             self._change_visibility(queue, entry.receipt_handle, entry.visibility_timeout) for entry in request.entries
         )
-        return batch_answer(request.entries, await _all(changes))
+        return batch_answer([entry.id for entry in request.entries], await _all(changes))
 
     async def _delete(self, queue: Queue, handle: str) -> dict[str, Any]:
         try:
@@ -158,11 +158,14 @@ class MessageActions:
 
 async def _all(works: Iterable[Awaitable[dict[str, Any]]]) -> list[dict[str, Any] | Exception]:
     """Do all at once, so that they share a commit; what goes wrong stands in the place of its answer."""
-    outcomes = await asyncio.gather(*works, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
-            raise outcome
-    return outcomes
+    return await asyncio.gather(*(_outcome(work) for work in works))
+
+
+async def _outcome(work: Awaitable[dict[str, Any]]) -> dict[str, Any] | Exception:
+    try:
+        return await work
+    except Exception as error:  # noqa: BLE001 - told in the answer to the batch, the others unharmed
+        return error
 
 
 def _check_order_in_batch(entry: SendEntry, queue: Queue) -> None:

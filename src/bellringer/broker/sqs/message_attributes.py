@@ -181,9 +181,8 @@ def _check_value(name: str, value: AttributeValue, *, kind: str = "user") -> Non
     if value.string_list_values or value.binary_list_values:
         raise SqsError(UNSUPPORTED_OPERATION, "Message attribute list values are not supported.")
     logical = type_["logical"]
-    given, other = value.string_value, value.binary_value
-    if logical == "Binary":
-        given, other = other, given
+    values: tuple[str | bytes | None, str | bytes | None] = value.string_value, value.binary_value
+    given, other = reversed(values) if logical == "Binary" else values
     if not given or other is not None:
         raise SqsError(
             INVALID_PARAMETER_VALUE,

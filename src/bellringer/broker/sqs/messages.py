@@ -175,7 +175,7 @@ def _system_attributes(message: Message, queue: Queue, names: Names) -> dict[str
         "MessageGroupId": message.group,
         "MessageDeduplicationId": message.deduplication_id,
         "SequenceNumber": sequence_number(message.id) if queue.settings.fifo else None,
-        "DeadLetterQueueSourceArn": origin and names.arn(origin.queue),
+        "DeadLetterQueueSourceArn": None if origin is None else names.arn(origin.queue),
         TRACE_HEADER: trace_header_of(message.attributes),
     }
 

@@ -9,13 +9,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """The base of all: members without a default are required."""
 
 
-class QueueRequest(Request):
+class QueueRequest(Request, frozen=True, kw_only=True):
     """A request about one queue."""
 
     queue_url: str
 
 
-class AttributeValue(Request):
+class AttributeValue(Request, frozen=True, kw_only=True):
     """The value of a message attribute: text for the types String and Number, bytes (base64 on the wire) for Binary."""
 
     data_type: str
@@ -25,7 +25,7 @@ class AttributeValue(Request):
     binary_list_values: list[bytes] | None = None
 
 
-class CreateQueue(Request):
+class CreateQueue(Request, frozen=True, kw_only=True):
     """Make a queue."""
 
     queue_name: str
@@ -33,14 +33,14 @@ class CreateQueue(Request):
     tags: dict[str, str] | None = msgspec.field(name="tags", default=None)
 
 
-class GetQueueUrl(Request):
+class GetQueueUrl(Request, frozen=True, kw_only=True):
     """Find a queue by its name."""
 
     queue_name: str
     owner: str | None = msgspec.field(name="QueueOwnerAWSAccountId", default=None)
 
 
-class ListQueues(Request):
+class ListQueues(Request, frozen=True, kw_only=True):
     """List queues by name, from the token on."""
 
     queue_name_prefix: str | None = None
@@ -48,38 +48,38 @@ class ListQueues(Request):
     max_results: int | None = None
 
 
-class GetQueueAttributes(QueueRequest):
+class GetQueueAttributes(QueueRequest, frozen=True, kw_only=True):
     """Show a queue."""
 
     attribute_names: list[str] | None = None
 
 
-class SetQueueAttributes(QueueRequest):
+class SetQueueAttributes(QueueRequest, frozen=True, kw_only=True):
     """Change a queue."""
 
     attributes: dict[str, str]
 
 
-class TagQueue(QueueRequest):
+class TagQueue(QueueRequest, frozen=True, kw_only=True):
     """Add tags to a queue."""
 
     tags: dict[str, str]
 
 
-class UntagQueue(QueueRequest):
+class UntagQueue(QueueRequest, frozen=True, kw_only=True):
     """Take tags from a queue."""
 
     tag_keys: list[str]
 
 
-class ListDeadLetterSourceQueues(QueueRequest):
+class ListDeadLetterSourceQueues(QueueRequest, frozen=True, kw_only=True):
     """List the queues whose dead letters go to this one."""
 
     next_token: str | None = None
     max_results: int | None = None
 
 
-class Outgoing(Request):
+class Outgoing(Request, frozen=True, kw_only=True):
     """What there is to say of a message that is sent."""
 
     message_body: str
@@ -90,27 +90,25 @@ class Outgoing(Request):
     message_group_id: str | None = None
 
 
-class SendMessage(QueueRequest, Outgoing):
+class SendMessage(Outgoing, frozen=True, kw_only=True):
     """Send one message."""
 
+    queue_url: str
 
-class Entry(Request):
-    """An entry of a batch."""
+
+class SendEntry(Outgoing, frozen=True, kw_only=True):
+    """One message of a batch; ids tell the entries of a batch apart."""
 
     id: str
 
 
-class SendEntry(Entry, Outgoing):
-    """One message of a batch."""
-
-
-class SendMessageBatch(QueueRequest):
+class SendMessageBatch(QueueRequest, frozen=True, kw_only=True):
     """Send messages."""
 
     entries: list[SendEntry]
 
 
-class ReceiveMessage(QueueRequest):
+class ReceiveMessage(QueueRequest, frozen=True, kw_only=True):
     """Take messages."""
 
     attribute_names: list[str] | None = None
@@ -122,45 +120,47 @@ class ReceiveMessage(QueueRequest):
     receive_request_attempt_id: str | None = None
 
 
-class DeleteMessage(QueueRequest):
+class DeleteMessage(QueueRequest, frozen=True, kw_only=True):
     """Finish a message."""
 
     receipt_handle: str
 
 
-class DeleteEntry(Entry):
+class DeleteEntry(Request, frozen=True, kw_only=True):
     """One message of a batch to finish."""
 
+    id: str
     receipt_handle: str
 
 
-class DeleteMessageBatch(QueueRequest):
+class DeleteMessageBatch(QueueRequest, frozen=True, kw_only=True):
     """Finish messages."""
 
     entries: list[DeleteEntry]
 
 
-class ChangeMessageVisibility(QueueRequest):
+class ChangeMessageVisibility(QueueRequest, frozen=True, kw_only=True):
     """Hold a message for so many seconds from now; 0 hands it back."""
 
     receipt_handle: str
     visibility_timeout: int
 
 
-class ChangeVisibilityEntry(Entry):
+class ChangeVisibilityEntry(Request, frozen=True, kw_only=True):
     """One message of a batch to hold longer."""
 
+    id: str
     receipt_handle: str
     visibility_timeout: int
 
 
-class ChangeMessageVisibilityBatch(QueueRequest):
+class ChangeMessageVisibilityBatch(QueueRequest, frozen=True, kw_only=True):
     """Hold messages longer."""
 
     entries: list[ChangeVisibilityEntry]
 
 
-class StartMessageMoveTask(Request):
+class StartMessageMoveTask(Request, frozen=True, kw_only=True):
     """Move dead letters to another queue, or each to where it came from."""
 
     source_arn: str
@@ -168,18 +168,18 @@ class StartMessageMoveTask(Request):
     max_number_of_messages_per_second: int | None = None
 
 
-class CancelMessageMoveTask(Request):
+class CancelMessageMoveTask(Request, frozen=True, kw_only=True):
     """Stop moving."""
 
     task_handle: str
 
 
-class ListMessageMoveTasks(Request):
+class ListMessageMoveTasks(Request, frozen=True, kw_only=True):
     """List the latest moves out of a queue."""
 
     source_arn: str
     max_results: int | None = None
 
 
-class Unsupported(Request):
+class Unsupported(Request, frozen=True, kw_only=True):
     """A request of an action that is not supported: nobody looks inside."""
