@@ -47,6 +47,9 @@ _MAPS = {
 }
 """Maps: the name of their parameters, the member that they are, and what keys and values are called."""
 
+_EMPTY: Mapping[str, Any] = {member: [] for member in _LISTS.values()} | {member: {} for member, _, _ in _MAPS.values()}
+"""Members that some clients send without a number and a value when they hold nothing."""
+
 _ELEMENTS = {
     "QueueUrls": "QueueUrl",
     "queueUrls": "QueueUrl",
@@ -55,6 +58,19 @@ _ELEMENTS = {
     "Results": "ListMessageMoveTasksResultEntry",
 }
 """Lists in answers: the name of each element."""
+
+_WITHOUT_RESULT = frozenset(
+    {
+        "ChangeMessageVisibility",
+        "DeleteMessage",
+        "DeleteQueue",
+        "PurgeQueue",
+        "SetQueueAttributes",
+        "TagQueue",
+        "UntagQueue",
+    }
+)
+"""Actions that answer nothing but that they were done."""
 
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#xD;"})
 
@@ -84,8 +100,8 @@ class QueryCall:
 
     def answer(self, result: Mapping[str, Any], request_id: str) -> RawReply:
         """The answer to a call that was done."""
-        content = "".join(_elements(result, self.action))
-        body = f"<{self.action}Result>{content}</{self.action}Result>" if content else ""
+        # An empty result is an element too: parsers look for it.
+        body = "" if self.action in _WITHOUT_RESULT else _content(f"{self.action}Result", result, self.action)
         metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
         document = f'<{self.action}Response xmlns="{_NAMESPACE}">{body}{metadata}</{self.action}Response>'
         return _reply(200, document, request_id)
@@ -122,7 +138,9 @@ def _members(tree: Mapping[str, Any]) -> dict[str, Any]:
     """A tree of parameters as members of a request: its numbered lists and maps put together."""
     members: dict[str, Any] = {}
     for name, value in tree.items():
-        if name in _LISTS:
+        if not value and name in _EMPTY:
+            members[name] = _EMPTY[name]
+        elif name in _LISTS:
             members[_LISTS[name]] = [_value(item) for item in _numbered(value)]
         elif name in _MAPS and isinstance(value, dict):
             member, key, content = _MAPS[name]

@@ -105,7 +105,7 @@ class SendEntry(Outgoing, frozen=True, kw_only=True):
 class SendMessageBatch(QueueRequest, frozen=True, kw_only=True):
     """Send messages."""
 
-    entries: list[SendEntry]
+    entries: list[SendEntry] = []
 
 
 class ReceiveMessage(QueueRequest, frozen=True, kw_only=True):
@@ -136,7 +136,7 @@ class DeleteEntry(Request, frozen=True, kw_only=True):
 class DeleteMessageBatch(QueueRequest, frozen=True, kw_only=True):
     """Finish messages."""
 
-    entries: list[DeleteEntry]
+    entries: list[DeleteEntry] = []
 
 
 class ChangeMessageVisibility(QueueRequest, frozen=True, kw_only=True):
@@ -157,7 +157,7 @@ class ChangeVisibilityEntry(Request, frozen=True, kw_only=True):
 class ChangeMessageVisibilityBatch(QueueRequest, frozen=True, kw_only=True):
     """Hold messages longer."""
 
-    entries: list[ChangeVisibilityEntry]
+    entries: list[ChangeVisibilityEntry] = []
 
 
 class StartMessageMoveTask(Request, frozen=True, kw_only=True):
