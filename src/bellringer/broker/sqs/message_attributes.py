@@ -8,7 +8,6 @@ round, what was published over that API with attributes of its own shows as Stri
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import re
 import struct
@@ -114,7 +113,8 @@ def from_stored(stored: Mapping[str, Any]) -> dict[str, AttributeValue]:
 
 def trace_header_of(stored: Mapping[str, Any]) -> str | None:
     """The trace header out of what is stored."""
-    return stored.get(_TRACE_HEADER_KEY)
+    header = stored.get(_TRACE_HEADER_KEY)
+    return header if isinstance(header, str) else None
 
 
 def select(attributes: Mapping[str, AttributeValue], wanted: Collection[str]) -> dict[str, AttributeValue]:
@@ -148,7 +148,7 @@ def _from_stored(stored: Any) -> AttributeValue:  # noqa: ANN401 - any JSON: oth
         case {"type": str(data_type), "value": str(value)} if _TYPE.fullmatch(data_type):
             if not data_type.startswith("Binary"):
                 return AttributeValue(data_type=data_type, string_value=value)
-            with suppress(binascii.Error):  # whoever wrote it did not mean what SQS means
+            with suppress(ValueError):  # whoever wrote it did not mean what SQS means
                 return AttributeValue(data_type=data_type, binary_value=base64.b64decode(value, validate=True))
     return AttributeValue(data_type="String", string_value=msgspec.json.encode(stored).decode())
 

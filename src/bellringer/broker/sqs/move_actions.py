@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 from uuid import UUID
 
@@ -123,7 +122,7 @@ def _handle(task: MoveTask, source_arn: str) -> str:
 def _read_handle(text: str) -> TaskHandle:
     try:
         return msgspec.json.decode(base64.b64decode(text, validate=True), type=TaskHandle)
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
+    except (ValueError, msgspec.MsgspecError):
         raise SqsError(INVALID_PARAMETER_VALUE, "Value for parameter TaskHandle is invalid.") from None
 
 

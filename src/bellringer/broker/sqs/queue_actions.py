@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any
 
@@ -185,7 +184,7 @@ def _page(names: Sequence[str], token: str | None, most: int | None) -> tuple[Se
 def _name_in(token: str) -> str:
     try:
         return base64.urlsafe_b64decode(token).decode()
-    except (binascii.Error, UnicodeError):
+    except ValueError:  # no base64, or no UTF-8 in it
         raise invalid_value(token, "NextToken", "Invalid or expired next token") from None
 
 
