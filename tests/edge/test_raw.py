@@ -11,7 +11,7 @@ from tests.support.application import Answer, call
 
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import RateLimit, Scope
-from bellringer.edge.raw import RawReply, RawRequest, RawRoute, RawRoutes
+from bellringer.edge.raw import RawExchange, RawProtocol, RawReply, RawRequest, RawRoute, RawRoutes
 from bellringer.kernel.errors import BellringerError, InvalidInput, NotFound, Overloaded
 
 # The database answers for the key alone here.
@@ -28,12 +28,12 @@ class Nests:
         self.passed_on: list[ConnectionScope] = []
         self.error: Exception | None = None
         self.use(api_key)
-        routes = [
+        self.routes = [
             self._route("PUT", "/v1/nests/{tree}"),
             self._route("POST", "/v1/nests"),
             self._route("DELETE", "/v1/nests/{tree}/{egg}", Scope.CONSUME),
         ]
-        self.app: ASGIApp = RawRoutes(routes, keys, max_body_bytes=LIMIT, otherwise=self._otherwise)
+        self.app: ASGIApp = RawRoutes(self.routes, keys, max_body_bytes=LIMIT, otherwise=self._otherwise)
 
     async def ask(self, method: str, path: str, *chunks: bytes | None, **headers: str) -> Answer:
         more = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
@@ -241,6 +241,77 @@ async def test_an_error_of_a_route_becomes_a_problem(nests: Nests) -> None:
         assert answer.status == answer.json()["status"] == status
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.headers["content-length"] == str(len(answer.body))
+
+
+class Telegraph:
+    """A protocol of its own behind the door, which reads requests as they were sent and answers in dashes."""
+
+    def __init__(self, keys: Keys, nests: Nests) -> None:
+        self.exchanges: list[RawExchange] = []
+        self.is_broken = False
+        protocol = RawProtocol(name="telegraph", takes=self._takes, answer=self._answer)
+        self.app = RawRoutes(nests.routes, keys, max_body_bytes=LIMIT, otherwise=nests.app, protocols=[protocol])
+
+    def _takes(self, method: str, path: str) -> bool:
+        return method in {"PUT", "POST"} and path.count("/") == 3
+
+    async def _answer(self, exchange: RawExchange) -> RawReply:
+        self.exchanges.append(exchange)
+        if self.is_broken:
+            raise KeyError("hunter2")
+        try:
+            body = await exchange.read_body()
+        except InvalidInput as error:
+            return RawReply(status=499, body=f"-{error.field}-".encode(), headers={"content-type": "text/dashes"})
+        headers = {"content-type": "text/dashes", "x-request-id": "5"}
+        return RawReply(status=200, body=b"-" + body + b"-", headers=headers)
+
+
+@pytest.fixture
+def telegraph(keys: Keys, nests: Nests) -> Telegraph:
+    return Telegraph(keys, nests)
+
+
+async def test_a_protocol_reads_a_request_as_it_was_sent_and_answers_in_its_own_words(telegraph: Telegraph) -> None:
+    headers = [(b"X-Password", b"br\xfcn")]
+    answer = await call(telegraph.app, "POST", "/a%20b/c/d", b"da", b"sh", headers=headers, query=b"e=%2F&f")
+    (exchange,) = telegraph.exchanges
+    assert (exchange.method, exchange.path, exchange.query) == ("POST", "/a%20b/c/d", "e=%2F&f")
+    assert exchange.headers == {"x-password": "br\xfcn"}
+    assert (answer.status, answer.body) == (200, b"-dash-")
+    assert answer.headers == {"content-type": "text/dashes", "x-request-id": "5", "content-length": "6"}
+
+
+async def test_a_protocol_words_the_refusal_of_a_body_that_is_too_large(telegraph: Telegraph) -> None:
+    announced = await call(telegraph.app, "POST", "/a/b/c", headers=[(b"content-length", b"9999")])
+    assert (announced.status, announced.body, announced.received) == (499, b"-body-", 0)
+    turned_out = await call(telegraph.app, "POST", "/a/b/c", *[b"x" * 512] * 100)
+    assert (turned_out.status, turned_out.body, turned_out.received) == (499, b"-body-", 3)
+
+
+async def test_a_protocol_takes_what_is_no_route_and_leaves_what_it_does_not_know(
+    telegraph: Telegraph, nests: Nests
+) -> None:
+    assert (await call(telegraph.app, "PUT", "/v1/nests/oak", headers=[nests.key])).json() == {"answer": 42}
+    assert (await call(telegraph.app, "GET", "/v1/nests/oak")).status == 299
+    assert not telegraph.exchanges
+    assert telegraph.app.methods_at("/a/b/c") == ["POST", "PUT"]
+    assert telegraph.app.methods_at("/a/b") == []
+
+
+async def test_a_fault_of_a_protocol_is_told_without_its_text(telegraph: Telegraph) -> None:
+    telegraph.is_broken = True
+    answer = await call(telegraph.app, "POST", "/a/b/c")
+    assert (answer.status, answer.headers["content-type"]) == (500, "application/problem+json")
+    assert b"hunter2" not in answer.body
+
+
+async def test_requests_of_a_protocol_are_counted_under_its_name(telegraph: Telegraph) -> None:
+    labels = {"method": "POST", "path": "telegraph", "status": "200"}
+    before = REGISTRY.get_sample_value("bellringer_http_requests_total", labels) or 0
+    for path in ("/a/b/c", "/d/e/f"):
+        await call(telegraph.app, "POST", path)
+    assert REGISTRY.get_sample_value("bellringer_http_requests_total", labels) == before + 2
 
 
 async def test_requests_are_counted_by_route_and_status(nests: Nests) -> None:

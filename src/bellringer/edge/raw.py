@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import cache
+from http import HTTPMethod
 from typing import Any, TypeVar
 
 import msgspec
@@ -95,13 +96,14 @@ class RawExchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RawProtocol(msgspec.Struct, frozen=True, kw_only=True):
-    """A protocol that is not ours: it says which requests are its own, and answers them by itself.
+    """A protocol that is not ours: it takes requests by method and path, and answers them all by itself.
 
-    `answer` authenticates, and puts every error into the shape that its clients expect.
+    `takes` says so for a method and a decoded path; raw routes come first. `answer` authenticates, and puts every error
+    into the shape that its clients expect. Requests are counted under the name of the protocol.
     """
 
     name: str
-    takes: Callable[[HTTPScope], bool]
+    takes: Callable[[str, str], bool]
     answer: Callable[[RawExchange], Awaitable[RawReply]]
 
 
@@ -132,15 +134,17 @@ class RawRoutes:
                 await self._serve(route, parts[3:], scope, receive, send)
                 return
             for protocol in self._protocols:
-                if protocol.takes(scope):
+                if protocol.takes(scope["method"], scope["path"]):
                     await self._serve_protocol(protocol, scope, receive, send)
                     return
         await self._otherwise(scope, receive, send)
 
     def methods_at(self, path: str) -> list[str]:
-        """The methods that raw routes take at a path."""
+        """The methods that raw routes and protocols take at a path."""
         parts = path.split("/")
-        return [method for method, *shape in self._routes if (method, *shape) == _shape(method, parts)]
+        of_routes = [method for method, *shape in self._routes if (method, *shape) == _shape(method, parts)]
+        of_protocols = [method for method in HTTPMethod if any(one.takes(method, path) for one in self._protocols)]
+        return [*of_routes, *of_protocols]
 
     async def _serve(
         self, route: RawRoute, parameters: Sequence[str], scope: HTTPScope, receive: Receive, send: Send
@@ -153,8 +157,7 @@ class RawRoutes:
             body = await self._read_body(headers, receive)
             reply = await route.handle(RawRequest(access=access, parameters=parameters, headers=headers, body=body))
         except Exception as error:  # noqa: BLE001 - every error becomes a problem, as on the framework's side
-            problem = problem_of(error)
-            reply = RawReply(status=problem.status, body=problem.body(), headers=problem.headers())
+            reply = _refusal(error)
         _counter(route.method, route.path, reply.status).inc()
         await _send(reply, send)
 
@@ -168,7 +171,10 @@ class RawRoutes:
             read_body=lambda: self._read_body(headers, receive),
             receive=receive,
         )
-        reply = await protocol.answer(exchange)
+        try:
+            reply = await protocol.answer(exchange)
+        except Exception as error:  # noqa: BLE001 - a fault of ours, which the protocol has no words for
+            reply = _refusal(error)
         _counter(scope["method"], protocol.name, reply.status).inc()
         await _send(reply, send)
 
@@ -217,6 +223,11 @@ async def while_receiving(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _refusal(error: Exception) -> RawReply:
+    problem = problem_of(error)
+    return RawReply(status=problem.status, body=problem.body(), headers=problem.headers())
 
 
 def _headers(scope: HTTPScope) -> dict[str, str]:
