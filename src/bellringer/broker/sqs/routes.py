@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from litestar.types import HTTPScope
 
 from bellringer.broker.service import Broker
 from bellringer.broker.sqs.actions import sqs_actions
@@ -72,12 +71,10 @@ def sqs_routes(broker: Broker, keys: Keys, clock: Clock, config: SqsConfig) -> R
     return Routes(protocols=[RawProtocol(name="sqs", takes=_takes, answer=answer)])
 
 
-def _takes(scope: HTTPScope) -> bool:
-    if scope["method"] not in {"GET", "POST"}:
-        return False
-    if scope["path"] == "/":
-        return scope["method"] == "POST" or b"Action=" in scope["query_string"]
-    return _QUEUE_PATH.fullmatch(scope["path"]) is not None
+def _takes(method: str, path: str) -> bool:
+    if path == "/":
+        return method == "POST"
+    return method in {"GET", "POST"} and _QUEUE_PATH.fullmatch(path) is not None
 
 
 def _base_url(headers: Mapping[str, str]) -> str:
