@@ -73,11 +73,13 @@ def nests(keys: Keys, api_key: str) -> Nests:
     return Nests(keys, api_key)
 
 
-async def test_a_route_gets_the_environment_its_parameters_the_headers_and_the_body(nests: Nests) -> None:
-    answer = await nests.ask("PUT", "/v1/nests/oak", b'{"a":', b"1}", X_Colour="br\xfcn")
+async def test_a_route_gets_the_environment_its_parameters_the_query_the_headers_and_the_body(nests: Nests) -> None:
+    headers = [nests.key, (b"X-Colour", b"br\xfcn")]
+    answer = await call(nests.app, "PUT", "/v1/nests/oak", b'{"a":', b"1}", headers=headers, query=b"wait=5&n=%31")
     (request,) = nests.requests
     assert str(request.environment) == "acme/production"
     assert request.parameters == ["oak"]
+    assert request.query == "wait=5&n=%31"
     assert request.headers["x-colour"] == "br\xfcn"
     assert request.body == b'{"a":1}'
     assert (answer.status, answer.json()) == (200, {"answer": 42})
