@@ -16,6 +16,7 @@ import msgspec
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
 from bellringer.broker.loops import Collector, InboxMover, Sweeper
 from bellringer.broker.routes import broker_routes
+from bellringer.broker.sqs.routes import sqs_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
 from bellringer.console.routes import console_routes
@@ -125,6 +126,7 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             keys,
             [
                 broker_routes(broker),
+                sqs_routes(broker, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
                 console_routes(keys, broker, notifications, mailbox, stopping),
             ],

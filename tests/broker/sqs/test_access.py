@@ -42,7 +42,7 @@ def test_a_key_does_what_its_scopes_say(server: Server, queue: str) -> None:
     consumer.change_message_visibility(**held, VisibilityTimeout=60)
     consumer.delete_message(**held)
     for client in (publisher, consumer):
-        assert client.get_queue_url(QueueName=queue.split("/")[-1])["QueueUrl"] == queue
+        assert client.get_queue_url(QueueName=queue.rsplit("/", maxsplit=1)[-1])["QueueUrl"] == queue
         assert client.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]
     for call, arguments in (
         (publisher.receive_message, {"QueueUrl": queue}),
@@ -62,7 +62,7 @@ def test_a_key_does_what_its_scopes_say(server: Server, queue: str) -> None:
 
 def test_a_key_sees_its_own_environment_alone(server: Server, sqs: Client, queue: str) -> None:
     foreigner = client_of(server, key(server, "--environment", "staging"))
-    name = queue.split("/")[-1]
+    name = queue.rsplit("/", maxsplit=1)[-1]
     gone = ("AWS.SimpleQueueService.NonExistentQueue", 400)
     assert "QueueUrls" not in foreigner.list_queues()
     assert error_of(foreigner.get_queue_url, QueueName=name)[:2] == gone
@@ -97,7 +97,7 @@ def test_a_request_without_a_signature_is_told_so_in_its_own_protocol(server: Se
         assert b"<Code>IncompleteSignature</Code>" in answer.body
 
 
-def test_a_body_that_is_too_large_is_refused_in_the_protocol(server: Server, sqs: Client, queue: str) -> None:
+def test_a_body_that_is_too_large_is_refused_in_the_protocol(sqs: Client, queue: str) -> None:
     code, status, _ = error_of(sqs.send_message, QueueUrl=queue, MessageBody="x" * 5_000_000)
     assert (code, status) == ("InvalidParameterValue", 400)
 
@@ -118,7 +118,7 @@ def test_without_verification_the_access_key_id_is_enough(trusting: Server) -> N
     assert error_of(client_of(trusting, unknown).list_queues)[:2] == ("InvalidClientTokenId", 403)
 
 
-def test_the_error_in_json_names_the_shape_of_the_service(server: Server, sqs: Client, queue: str) -> None:
+def test_the_error_in_json_names_the_shape_of_the_service(sqs: Client, queue: str) -> None:
     caught: list[Any] = []
     sqs.meta.events.register("response-received.sqs", lambda response_dict, **_: caught.append(response_dict))
     error_of(sqs.send_message, QueueUrl=queue + "x", MessageBody="x")

@@ -67,7 +67,7 @@ def test_a_message_carries_its_group_id_and_number(sqs: Client, queues: Queues) 
 def test_the_same_id_is_the_same_message(sqs: Client, queues: Queues) -> None:
     url = queues.fifo()
     first = send(sqs, url, "one", MessageDeduplicationId="1")
-    again = send(sqs, url, "other", "another group", MessageDeduplicationId="1")
+    again = send(sqs, url, "other", "another-group", MessageDeduplicationId="1")
     assert again["MessageId"] == first["MessageId"]
     assert again["SequenceNumber"] == first["SequenceNumber"]
     (message,) = receive(sqs, url)
@@ -130,11 +130,11 @@ def test_what_a_fifo_queue_needs_is_asked_for(sqs: Client, queues: Queues) -> No
     assert error_of(sqs.send_message_batch, QueueUrl=url, Entries=entries) == ("InvalidParameterValue", 400, group)
     entries = [{"Id": "1", "MessageBody": "x", "MessageGroupId": "g"}]
     assert error_of(sqs.send_message_batch, QueueUrl=url, Entries=entries) == ("InvalidParameterValue", 400, id_)
+    delay = "Value 2 for parameter DelaySeconds is invalid."
     assert refused(MessageGroupId="g", MessageDeduplicationId="1", DelaySeconds=2) == (
         "InvalidParameterValue",
         400,
-        "Value 2 for parameter DelaySeconds is invalid. Reason: The request include parameter that is not valid for "
-        "this queue type.",
+        f"{delay} Reason: The request include parameter that is not valid for this queue type.",
     )
     sqs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="1", DelaySeconds=0)
 
@@ -143,12 +143,10 @@ def test_what_a_fifo_queue_needs_is_asked_for(sqs: Client, queues: Queues) -> No
 @pytest.mark.parametrize("parameter", ["MessageGroupId", "MessageDeduplicationId"])
 def test_an_id_is_of_visible_characters(sqs: Client, fifo: str, parameter: str, value: str) -> None:
     arguments = {"MessageGroupId": "g", "MessageDeduplicationId": "1", parameter: value}
-    assert error_of(sqs.send_message, QueueUrl=fifo, MessageBody="x", **arguments) == (
-        "InvalidParameterValue",
-        400,
-        f"Value {value} for parameter {parameter} is invalid. Reason: {parameter} can only include alphanumeric and "
-        "punctuation characters. 1 to 128 in length.",
-    )
+    code, status, message = error_of(sqs.send_message, QueueUrl=fifo, MessageBody="x", **arguments)
+    assert (code, status) == ("InvalidParameterValue", 400)
+    reason = f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length."
+    assert message == f"Value {value} for parameter {parameter} is invalid. Reason: {reason}"
 
 
 def test_a_standard_queue_may_have_groups_too(sqs: Client, queue: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from tests.broker.sqs.conftest import Client, Queues, error_of
@@ -170,7 +169,7 @@ def test_a_purge_leaves_nothing(sqs: Client, queues: Queues, queue: str) -> None
 def test_a_queue_that_was_deleted_is_gone_and_may_be_made_anew(sqs: Client, queue: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     sqs.delete_queue(QueueUrl=queue)
-    name = queue.split("/")[-1]
+    name = queue.rsplit("/", maxsplit=1)[-1]
     assert error_of(sqs.get_queue_url, QueueName=name) == NO_QUEUE
     assert sqs.create_queue(QueueName=name)["QueueUrl"] == queue
     assert "Messages" not in sqs.receive_message(QueueUrl=queue)

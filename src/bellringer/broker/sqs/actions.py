@@ -11,7 +11,6 @@ from bellringer.broker.service import Broker
 from bellringer.broker.sqs import requests
 from bellringer.broker.sqs.caller import Caller
 from bellringer.broker.sqs.message_actions import MessageActions
-from bellringer.broker.sqs.move_actions import MoveActions
 from bellringer.broker.sqs.queue_actions import QueueActions
 from bellringer.edge.model import Scope
 
@@ -26,7 +25,7 @@ class Action(msgspec.Struct, frozen=True):
 
 def sqs_actions(broker: Broker) -> dict[str, Action]:
     """All actions over one broker, by name."""
-    queues, messages, moves = QueueActions(broker), MessageActions(broker), MoveActions(broker)
+    queues, messages = QueueActions(broker), MessageActions(broker)
     publish, consume, admin = (Scope.PUBLISH,), (Scope.CONSUME,), (Scope.ADMIN,)
     # A client that only sends or only receives has to find its queue, and many look at it first.
     either = (Scope.PUBLISH, Scope.CONSUME)
@@ -53,9 +52,9 @@ def sqs_actions(broker: Broker) -> dict[str, Action]:
         "ListDeadLetterSourceQueues": Action(
             requests.ListDeadLetterSourceQueues, queues.list_dead_letter_sources, admin
         ),
-        "StartMessageMoveTask": Action(requests.StartMessageMoveTask, moves.start, admin),
-        "ListMessageMoveTasks": Action(requests.ListMessageMoveTasks, moves.list, admin),
-        "CancelMessageMoveTask": Action(requests.CancelMessageMoveTask, moves.cancel, admin),
+        "StartMessageMoveTask": Action(requests.Unsupported, queues.refuse, admin),
+        "ListMessageMoveTasks": Action(requests.Unsupported, queues.refuse, admin),
+        "CancelMessageMoveTask": Action(requests.Unsupported, queues.refuse, admin),
         "AddPermission": Action(requests.Unsupported, queues.refuse, admin),
         "RemovePermission": Action(requests.Unsupported, queues.refuse, admin),
     }

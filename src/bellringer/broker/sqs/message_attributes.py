@@ -31,6 +31,8 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _RESERVED = ("aws.", "amazon.")
 # No user may name an attribute so: a colon is not among the characters of a name.
 _TRACE_HEADER_KEY = "aws:trace-header"
+_GROUP_KEY = "aws:message-group-id"
+_OURS = (_TRACE_HEADER_KEY, _GROUP_KEY)
 _TEXT, _BYTES = b"\x01", b"\x02"
 
 INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -90,9 +92,11 @@ def md5_of_text(text: str) -> str:
 
 
 def to_stored(
-    attributes: Mapping[str, AttributeValue], system_attributes: Mapping[str, AttributeValue]
+    attributes: Mapping[str, AttributeValue],
+    system_attributes: Mapping[str, AttributeValue],
+    group: str | None = None,
 ) -> dict[str, Any]:
-    """Attributes as they are stored beside the message."""
+    """Attributes as they are stored beside the message; with the group that a queue without order knows nothing of."""
     stored: dict[str, Any] = {}
     for name, value in attributes.items():
         if value.data_type == "String":
@@ -103,18 +107,24 @@ def to_stored(
             stored[name] = {"type": value.data_type, "value": value.string_value}
     if trace_header := system_attributes.get(TRACE_HEADER):
         stored[_TRACE_HEADER_KEY] = trace_header.string_value
+    if group is not None:
+        stored[_GROUP_KEY] = group
     return stored
 
 
 def from_stored(stored: Mapping[str, Any]) -> dict[str, AttributeValue]:
     """The user's attributes out of what is stored, whoever published it."""
-    return {name: _from_stored(value) for name, value in stored.items() if name != _TRACE_HEADER_KEY}
+    return {name: _from_stored(value) for name, value in stored.items() if name not in _OURS}
 
 
 def trace_header_of(stored: Mapping[str, Any]) -> str | None:
     """The trace header out of what is stored."""
-    header = stored.get(_TRACE_HEADER_KEY)
-    return header if isinstance(header, str) else None
+    return _text(stored.get(_TRACE_HEADER_KEY))
+
+
+def group_of(stored: Mapping[str, Any]) -> str | None:
+    """The group of a message of a standard queue out of what is stored."""
+    return _text(stored.get(_GROUP_KEY))
 
 
 def select(attributes: Mapping[str, AttributeValue], wanted: Collection[str]) -> dict[str, AttributeValue]:
@@ -151,6 +161,10 @@ def _from_stored(stored: Any) -> AttributeValue:  # noqa: ANN401 - any JSON: oth
             with suppress(ValueError):  # whoever wrote it did not mean what SQS means
                 return AttributeValue(data_type=data_type, binary_value=base64.b64decode(value, validate=True))
     return AttributeValue(data_type="String", string_value=msgspec.json.encode(stored).decode())
+
+
+def _text(stored: object) -> str | None:
+    return stored if isinstance(stored, str) else None
 
 
 def _check_name(name: str) -> None:

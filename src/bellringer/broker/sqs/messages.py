@@ -23,6 +23,7 @@ from bellringer.broker.sqs.message_attributes import (
     check_attributes,
     check_system_attributes,
     from_stored,
+    group_of,
     md5_of,
     md5_of_text,
     select,
@@ -107,9 +108,9 @@ def draft_of(outgoing: Outgoing, settings: QueueSettings) -> Draft:
     publication = Publication(
         body=body,
         delay_seconds=_delay_of(outgoing, settings),
-        group=outgoing.message_group_id,
+        group=outgoing.message_group_id if settings.fifo else None,
         deduplication_id=outgoing.message_deduplication_id,
-        attributes=to_stored(attributes, system_attributes),
+        attributes=to_stored(attributes, system_attributes, None if settings.fifo else outgoing.message_group_id),
     )
     md5s = {
         "MD5OfMessageBody": md5_of_text(outgoing.message_body),
@@ -172,7 +173,7 @@ def _system_attributes(message: Message, queue: Queue, names: Names) -> dict[str
         "SentTimestamp": _milliseconds(message.created_at),
         "ApproximateReceiveCount": str(earlier_attempts + message.attempts),
         "ApproximateFirstReceiveTimestamp": _milliseconds(message.first_claimed_at),
-        "MessageGroupId": message.group,
+        "MessageGroupId": message.group or group_of(message.attributes),
         "MessageDeduplicationId": message.deduplication_id,
         "SequenceNumber": sequence_number(message.id) if queue.settings.fifo else None,
         "DeadLetterQueueSourceArn": None if origin is None else names.arn(origin.queue),

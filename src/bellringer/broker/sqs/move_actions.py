@@ -46,8 +46,7 @@ class MoveActions:
             reason = f"You must enter a number that's between 1 and {_FASTEST_PER_SECOND}"
             raise invalid_value(speed, "MaxNumberOfMessagesPerSecond", reason)
         source = await self._queue(caller, request.source_arn, "SourceArn")
-        queues = await self._broker.list_queues([caller.access.environment.id])
-        if not any(queue.settings.dead_letter_queue == source.name for queue in queues):
+        if not await self._broker.list_sources(source):
             raise SqsError(INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue.")
         destination = None
         if request.destination_arn:

@@ -88,9 +88,8 @@ class QueueActions:
     async def list_dead_letter_sources(self, caller: Caller, request: ListDeadLetterSourceQueues) -> dict[str, Any]:
         """ListDeadLetterSourceQueues."""
         target = await queue_at(self._broker, caller, request.queue_url)
-        queues = await self._broker.list_queues([caller.access.environment.id])
-        sources = [queue.name for queue in queues if queue.settings.dead_letter_queue == target.name]
-        names, token = _page(sources, request.next_token, request.max_results)
+        sources = await self._broker.list_sources(target)
+        names, token = _page([source.name for source in sources], request.next_token, request.max_results)
         return {"queueUrls": [caller.names.url(name) for name in names]} | token
 
     async def delete(self, caller: Caller, request: QueueRequest) -> dict[str, Any]:
@@ -112,7 +111,7 @@ class QueueActions:
             return {}
         counts = None
         if "All" in wanted or not wanted.isdisjoint(queue_attributes.COUNTED):
-            counts = (await self._broker.counts([queue]))[queue.id]
+            counts = (await self._broker.counts([queue])).get(queue.id)
         described = queue_attributes.describe(queue, counts, caller.names)
         found = {name: value for name, value in described.items() if "All" in wanted or name in wanted}
         return {"Attributes": found} if found else {}
