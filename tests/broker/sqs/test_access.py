@@ -82,19 +82,22 @@ def test_a_key_over_its_limit_is_throttled(server: Server, queue: str) -> None:
 
 def raw(server: Server, body: bytes = b"", **headers: str) -> Reply:
     """A request with no signature but what the headers say."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    named = {name.replace("_", "-").title(): value for name, value in headers.items()}
     return server.request("POST", "/", body, headers=named)
 
 
 def test_a_request_without_a_signature_is_told_so_in_its_own_protocol(server: Server) -> None:
-    for authorization in ("Bearer x", ""):
+    for authorization, code, status in (
+        ("Bearer x", "IncompleteSignature", 400),
+        ("", "MissingAuthenticationToken", 403),
+    ):
         answer = raw(server, b"{}", authorization=authorization, x_amz_target="AmazonSQS.ListQueues")
-        assert answer.headers["content-type"] == "application/x-amz-json-1.0"
-        assert answer.json()["__type"] == "com.amazon.coral.service#IncompleteSignatureException"
-        assert answer.headers["x-amzn-query-error"] == "IncompleteSignature;Sender"
+        assert (answer.status, answer.headers["content-type"]) == (status, "application/x-amz-json-1.0")
+        assert answer.json()["__type"] == f"com.amazon.coral.service#{code}Exception"
+        assert answer.headers["x-amzn-query-error"] == f"{code};Sender"
         answer = raw(server, b"Action=ListQueues", authorization=authorization)
-        assert (answer.status, answer.headers["content-type"]) == (400, "text/xml")
-        assert b"<Code>IncompleteSignature</Code>" in answer.body
+        assert (answer.status, answer.headers["content-type"]) == (status, "text/xml")
+        assert f"<Code>{code}</Code>".encode() in answer.body
 
 
 def test_a_body_that_is_too_large_is_refused_in_the_protocol(sqs: Client, queue: str) -> None:

@@ -188,12 +188,10 @@ def test_a_queue_made_over_the_other_api_is_there_with_its_messages(
     server: Server, sqs: Client, queues: Queues
 ) -> None:
     name = queues.name()
-    message = {"msg": "hello", "attributes": {"colour": "red", "number": 5}}
-    assert server.request("PUT", f"/v1/message/{name}", message).status == 201
+    assert server.request("PUT", f"/v1/message/{name}", {"msg": "hello"}).status == 201
     url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
     (received,) = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
     assert received["Body"] == "hello"
-    assert received["MessageAttributes"] == {
-        "colour": {"StringValue": "red", "DataType": "String"},
-        "number": {"StringValue": "5", "DataType": "Number"},
-    }
+    sqs.send_message(QueueUrl=url, MessageBody="goodbye")
+    (claimed,) = server.get(f"/v1/messages/{name}")["messages"]
+    assert claimed["msg"] == "goodbye"

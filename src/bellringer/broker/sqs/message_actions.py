@@ -103,6 +103,10 @@ class MessageActions:
         messages = await while_receiving(caller.receive, claim)
         if not messages:
             return {}
+        held_seconds = request.visibility_timeout
+        if held_seconds == 0 or (held_seconds is None and queue.visibility_timeout_seconds == 0):
+            # A look, not a hold: for the next one at once, not only when the time out is found to be over.
+            await self._broker.release(queue, [message.receipt_handle for message in messages], [0.0] * len(messages))
         return {"Messages": [claimed_answer(message, queue, selection, caller.names) for message in messages]}
 
     async def delete(self, caller: Caller, request: DeleteMessage) -> dict[str, Any]:

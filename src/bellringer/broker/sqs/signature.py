@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
@@ -57,7 +57,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 def read_signature(headers: Mapping[str, str], query: str) -> Signature:
     """What a request says of its signature, in its headers or its query. Raises `SqsError`."""
     authorization = headers.get("authorization")
-    if authorization is not None:
+    if authorization:
         return _read_header(authorization, headers)
     parameters = dict(parse_qsl(query, keep_blank_values=True))
     if "X-Amz-Signature" in parameters:
@@ -89,8 +89,8 @@ def sign(request: SignedRequest, signature: Signature, secret: str) -> str:
 def canonical_request(request: SignedRequest, signature: Signature) -> str:
     """The request in the one form that both sides hash."""
     parameters = sorted(
-        (quote(name, safe="~"), quote(value, safe="~"))
-        for name, value in parse_qsl(request.query, keep_blank_values=True)
+        (quote(unquote(name), safe="~"), quote(unquote(value), safe="~"))
+        for name, _, value in (parameter.partition("=") for parameter in request.query.split("&") if parameter)
         if name != "X-Amz-Signature"
     )
     headers = "".join(
