@@ -15,7 +15,9 @@ import msgspec
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
 from bellringer.broker.loops import Collector, InboxMover, Sweeper
+from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
+from bellringer.broker.samples import Sampler
 from bellringer.broker.sqs.routes import sqs_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
@@ -120,13 +122,14 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             broker.wakeups.close()
 
         mailbox = CapturedMailbox(database)
+        moves = Moves(database, broker)
         app = build_app(
             config.edge,
             database,
             keys,
             [
-                broker_routes(broker),
-                sqs_routes(broker, keys, SystemClock(), config.sqs),
+                broker_routes(broker, moves),
+                sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
                 console_routes(keys, broker, notifications, mailbox, stopping),
             ],
@@ -141,6 +144,8 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
                 TallyFolder(database),
                 Sweeper(database, broker),
                 Collector(database, broker),
+                Mover(database, broker),
+                Sampler(database),
                 Expirer(database, settings),
                 Consumer(broker, outbound, sender.handle, _take(100, visibility)),
                 Consumer(broker, closed, grouper.handle, _take(10, visibility)),

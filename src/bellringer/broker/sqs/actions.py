@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from bellringer.broker.moves import Moves
 from bellringer.broker.service import Broker
 from bellringer.broker.sqs import requests
 from bellringer.broker.sqs.caller import Caller
 from bellringer.broker.sqs.message_actions import MessageActions
+from bellringer.broker.sqs.move_actions import MoveActions
 from bellringer.broker.sqs.queue_actions import QueueActions
 from bellringer.edge.model import Scope
 
@@ -23,9 +25,9 @@ class Action(msgspec.Struct, frozen=True):
     scopes: tuple[Scope, ...]
 
 
-def sqs_actions(broker: Broker) -> dict[str, Action]:
+def sqs_actions(broker: Broker, moves: Moves) -> dict[str, Action]:
     """All actions over one broker, by name."""
-    queues, messages = QueueActions(broker), MessageActions(broker)
+    queues, messages, tasks = QueueActions(broker), MessageActions(broker), MoveActions(broker, moves)
     publish, consume, admin = (Scope.PUBLISH,), (Scope.CONSUME,), (Scope.ADMIN,)
     # A client that only sends or only receives has to find its queue, and many look at it first.
     either = (Scope.PUBLISH, Scope.CONSUME)
@@ -52,9 +54,9 @@ def sqs_actions(broker: Broker) -> dict[str, Action]:
         "ListDeadLetterSourceQueues": Action(
             requests.ListDeadLetterSourceQueues, queues.list_dead_letter_sources, admin
         ),
-        "StartMessageMoveTask": Action(requests.Unsupported, queues.refuse, admin),
-        "ListMessageMoveTasks": Action(requests.Unsupported, queues.refuse, admin),
-        "CancelMessageMoveTask": Action(requests.Unsupported, queues.refuse, admin),
+        "StartMessageMoveTask": Action(requests.StartMessageMoveTask, tasks.start, admin),
+        "ListMessageMoveTasks": Action(requests.ListMessageMoveTasks, tasks.list, admin),
+        "CancelMessageMoveTask": Action(requests.CancelMessageMoveTask, tasks.cancel, admin),
         "AddPermission": Action(requests.Unsupported, queues.refuse, admin),
         "RemovePermission": Action(requests.Unsupported, queues.refuse, admin),
     }

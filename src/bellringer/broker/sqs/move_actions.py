@@ -8,7 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from bellringer.broker.model import MoveTask, Queue
+from bellringer.broker.model import MoveState, MoveTask, Queue
+from bellringer.broker.moves import Moves
 from bellringer.broker.service import Broker
 from bellringer.broker.sqs.caller import Caller, find_queue
 from bellringer.broker.sqs.errors import (
@@ -23,7 +24,6 @@ from bellringer.kernel.errors import Conflict, NotFound
 
 _FASTEST_PER_SECOND = 500
 _MOST_RESULTS = 10
-_RUNNING = "running"
 
 
 class TaskHandle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,8 +36,9 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class MoveActions:
     """The actions that move dead letters over one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, moves: Moves) -> None:
         self._broker = broker
+        self._moves = moves
 
     async def start(self, caller: Caller, request: StartMessageMoveTask) -> dict[str, Any]:
         """StartMessageMoveTask."""
@@ -52,7 +53,7 @@ class MoveActions:
         if request.destination_arn:
             destination = await self._queue(caller, request.destination_arn, "DestinationArn")
         try:
-            task = await self._broker.start_move(source, destination, speed)
+            task = await self._moves.start(source, destination, speed)
         except Conflict:
             raise SqsError(
                 INVALID_PARAMETER_VALUE,
@@ -68,7 +69,7 @@ class MoveActions:
             reason = f"You must enter a number that's between 1 and {_MOST_RESULTS}"
             raise invalid_value(most, "MaxResults", reason)
         source = await self._queue(caller, request.source_arn, "SourceArn")
-        tasks = await self._broker.list_moves(source, most)
+        tasks = await self._moves.list(source, most)
         names = {queue.id: queue.name for queue in await self._broker.list_queues([caller.access.environment.id])}
         return {"Results": [_described(task, caller, source, names) for task in tasks]}
 
@@ -76,11 +77,11 @@ class MoveActions:
         """CancelMessageMoveTask."""
         handle = _read_handle(request.task_handle)
         source = await self._queue(caller, handle.source_arn, "SourceArn")
-        tasks = await self._broker.list_moves(source, _MOST_RESULTS)
-        if not any(task.id == handle.task_id and task.state == _RUNNING for task in tasks):
+        tasks = await self._moves.list(source, _MOST_RESULTS)
+        if not any(task.id == handle.task_id and task.state == MoveState.RUNNING for task in tasks):
             raise _no_such_task()
         try:
-            task = await self._broker.cancel_move(handle.task_id)
+            task = await self._moves.cancel(handle.task_id)
         except (NotFound, Conflict):  # it ended just now
             raise _no_such_task() from None
         return {"ApproximateNumberOfMessagesMoved": task.moved}
@@ -98,9 +99,9 @@ class MoveActions:
 
 def _described(task: MoveTask, caller: Caller, source: Queue, names: dict[UUID, str]) -> dict[str, Any]:
     source_arn = caller.names.arn(source.name)
-    destination = None if task.destination is None else names.get(task.destination)
+    destination = None if task.destination_id is None else names.get(task.destination_id)
     described = {
-        "TaskHandle": _handle(task, source_arn) if task.state == _RUNNING else None,
+        "TaskHandle": _handle(task, source_arn) if task.state == MoveState.RUNNING else None,
         "Status": task.state.upper(),
         "SourceArn": source_arn,
         "DestinationArn": destination and caller.names.arn(destination),

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import msgspec
 
+from bellringer.broker.moves import Moves
 from bellringer.broker.service import Broker
 from bellringer.broker.sqs.actions import sqs_actions
 from bellringer.broker.sqs.caller import Caller
@@ -31,9 +32,9 @@ class SqsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     verify_signatures: bool = True
 
 
-def sqs_routes(broker: Broker, keys: Keys, clock: Clock, config: SqsConfig) -> Routes:
+def sqs_routes(broker: Broker, moves: Moves, keys: Keys, clock: Clock, config: SqsConfig) -> Routes:
     """The routes over one broker: `POST /`, and the URLs of queues."""
-    actions = sqs_actions(broker)
+    actions = sqs_actions(broker, moves)
 
     async def authenticate(exchange: RawExchange) -> tuple[Caller, bytes]:
         signature = read_signature(exchange.headers, exchange.query)
