@@ -113,6 +113,21 @@ def test_dead_letters_go_where_they_are_sent(sqs: Client, queues: Queues) -> Non
     assert bodies(sqs, source) == []
 
 
+def test_dead_letters_of_a_fifo_queue_go_back_though_their_bodies_are_known(sqs: Client, queues: Queues) -> None:
+    source, dead = (queues.fifo(ContentBasedDeduplication="true") for _ in range(2))
+    queues.redrive(source, dead, 1)
+    for body in ("a", "b"):
+        sqs.send_message(QueueUrl=source, MessageBody=body, MessageGroupId="g")
+    fail(sqs, source, 1)
+    until(lambda: "Messages" not in sqs.receive_message(QueueUrl=source), "all went aside")
+    until(lambda: queues.attribute(dead, "ApproximateNumberOfMessages") == "2", "all arrived")
+    sqs.start_message_move_task(SourceArn=queues.arn(dead))
+    assert completed(sqs, queues.arn(dead))["ApproximateNumberOfMessagesMoved"] == 2
+    received = sqs.receive_message(QueueUrl=source, MaxNumberOfMessages=10, AttributeNames=["MessageGroupId"])
+    assert [message["Body"] for message in received["Messages"]] == ["a", "b"]
+    assert {message["Attributes"]["MessageGroupId"] for message in received["Messages"]} == {"g"}
+
+
 def completed(sqs: Client, arn: str) -> dict[str, Any]:
     """The latest task of a queue, once it has ended well."""
 
