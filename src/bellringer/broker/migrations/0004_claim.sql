@@ -94,7 +94,7 @@ DECLARE
     expired int8multirange := '{}';
     chunk record;
 BEGIN
-    SELECT queue.fifo, queue.paused, clock_timestamp() - make_interval(secs => queue.retention_seconds) AS oldest
+    SELECT queue.fifo, queue.paused, CASE WHEN queue.expires THEN clock_timestamp() - make_interval(secs => queue.retention_seconds) END AS oldest
     INTO settings FROM bellringer.queues AS queue WHERE queue.number = in_queue;
     IF NOT FOUND OR settings.paused THEN
         RETURN;
