@@ -62,6 +62,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     settings record;
+    now_at timestamptz;
     head bigint;
     place bigint;
     lane bigint;
@@ -92,6 +93,7 @@ BEGIN
     END IF;
     SELECT last.next_seq, last.lane_after INTO head, lane FROM bellringer.head_of(in_queue) AS last;
     place := head;
+    now_at := clock_timestamp();
     -- Every chunk of the lane has a message to give. A thousand that are passed by are enough for one claim.
     FOR chunk IN
         SELECT * FROM bellringer.chunks
@@ -121,7 +123,7 @@ BEGIN
             first_seq := chunk.first_seq + first;
             messages := number_taken;
             sent_at := chunk.sent_at;
-            first_claimed_at := clock_timestamp();
+            first_claimed_at := now_at;
             ends_before := COALESCE(chunk.ends[first], 0);
             ends := CASE WHEN number_taken > 1 THEN chunk.ends[first + 1 : first + number_taken] END;
             IF number_taken = chunk.messages THEN
@@ -137,7 +139,7 @@ BEGIN
     IF place > head THEN
         INSERT INTO bellringer.claims
             (queue, messages, first_seq, next_seq, lane_after, claimed_at, expires_at, ended_at)
-        VALUES (in_queue, in_lane + bellringer.size(expired), head, place, lane, clock_timestamp(),
+        VALUES (in_queue, in_lane + bellringer.size(expired), head, place, lane, now_at,
             clock_timestamp() + make_interval(secs => in_seconds), CASE WHEN in_lane = 0 THEN clock_timestamp() END);
         IF expired <> '{}' THEN
             INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
