@@ -29,7 +29,8 @@ LANGUAGE sql AS $$
             ) AS waiting
         ) AS follower
         WHERE heads.group_key IS NOT NULL
-            AND (follower.latest_due_at IS NULL OR follower.latest_due_at <= clock_timestamp())
+            -- One moment for all: else a message could be late at its own look and in time at that of the next.
+            AND (follower.latest_due_at IS NULL OR follower.latest_due_at <= (SELECT clock_timestamp()))
     ), picked AS (
         SELECT seq FROM runs ORDER BY place, seq LIMIT in_limit
     ), claimed AS (
