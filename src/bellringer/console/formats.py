@@ -132,6 +132,11 @@ def pretty_json(data: msgspec.Raw) -> Markup:
         text = msgspec.json.format(raw, indent=2).decode("utf-8", "replace")
     except msgspec.DecodeError:
         text = raw.decode("utf-8", "replace")
+    return coloured_json(text)
+
+
+def coloured_json(text: str) -> Markup:
+    """JSON, or a part of it, with its keys, strings and literals marked."""
     if len(text) > _LARGEST_COLOURED_JSON:
         return Markup("{}").format(text)
     parts = []
