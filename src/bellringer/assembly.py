@@ -120,15 +120,16 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             stopping.set()
             broker.wakeups.close()
 
+        moves = Moves(database, broker)
         mailbox = CapturedMailbox(database)
         app = build_app(
             config.edge,
             database,
             keys,
             [
-                broker_routes(broker, Moves(database, broker)),
+                broker_routes(broker, moves),
                 notification_routes(notifications, mailbox),
-                console_routes(keys, broker, notifications, mailbox, stopping),
+                console_routes(keys, broker, moves, notifications, mailbox, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)

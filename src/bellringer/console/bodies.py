@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import accumulate
 from typing import Literal
 
 import msgspec
@@ -14,6 +15,10 @@ _PREVIEW_CHARACTERS = 160
 _BYTES_PER_LINE = 16
 # Text has no control characters but tab and line breaks. A page could not even hold the others.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+_MOST_DEPTH = 50
+# Of a body only its brackets stay: 2 for one that opens, 0 for one that closes.
+_DEPTH_OF_BYTE = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 _SPACE = re.compile(r"\s+")
 
 
@@ -59,10 +64,13 @@ def _text_of(body: bytes) -> str | None:
 
 
 def _format(body: bytes) -> str | None:
-    """JSON with line breaks; None when it is none, or nested deeper than anybody reads."""
+    """JSON with line breaks; None when it is none, or nested so deep that its indents would fill the memory."""
+    brackets = body.translate(_DEPTH_OF_BYTE, _NO_BRACKETS)
+    if max(accumulate(brackets, lambda depth, step: depth + step - 1), default=0) > _MOST_DEPTH:
+        return None
     try:
         return msgspec.json.format(body, indent=2).decode()
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return None
 
 

@@ -72,6 +72,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     begin: datetime
     values: tuple[float | None, ...]
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is anything to say of it."""
+        return any(value is not None for value in self.values)
+
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a template needs to draw series, and to tell them in a table."""
@@ -85,19 +90,9 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
 
     @property
-    def height(self) -> int:
-        """In pixels."""
-        return HEIGHT
-
-    @property
-    def width(self) -> int:
-        """In units of the drawing."""
-        return WIDTH
-
-    @property
     def known(self) -> list[Row]:
         """The rows that have values, the newest first."""
-        return [row for row in reversed(self.rows) if any(value is not None for value in row.values)]
+        return [row for row in reversed(self.rows) if row.is_known]
 
     @property
     def last(self) -> tuple[float | None, ...]:
@@ -111,7 +106,9 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
         return max((value for row in self.rows for value in row.values if value is not None), default=0.0)
 
 
-def draw(name: str, unit: str, buckets: Buckets, series: Sequence[Series], *, stacked: bool, label_seconds: int) -> Plot:
+def draw(
+    name: str, unit: str, buckets: Buckets, series: Sequence[Series], *, stacked: bool, label_seconds: int
+) -> Plot:
     """Lay out series of one unit, as areas on top of each other or as lines, the times marked in UTC."""
     levels = _stack(series) if stacked else [list(one.values) for one in series]
     top, step = _scale(max((level for line in levels for level in line if level is not None), default=0.0))
@@ -167,7 +164,9 @@ def _stack(series: Sequence[Series]) -> list[list[float | None]]:
     levels: list[list[float | None]] = []
     below: Sequence[float | None] = [0.0] * len(series[0].values)
     for one in series:
-        level = [None if value is None else (base or 0.0) + value for base, value in zip(below, one.values, strict=True)]
+        level = [
+            None if value is None else (base or 0.0) + value for base, value in zip(below, one.values, strict=True)
+        ]
         levels.append(level)
         below = level
     return levels
@@ -192,7 +191,9 @@ def _points(values: Sequence[float | None], run: Sequence[int], top: float) -> l
     heights = [_height(values[index] or 0.0, top) for index in run]
     middles = [(index + 0.5) * width for index in run]
     places = [run[0] * width, *middles, (run[-1] + 1) * width]
-    return [f"{place:.4g} {height:g}" for place, height in zip(places, [heights[0], *heights, heights[-1]], strict=True)]
+    return [
+        f"{place:.4g} {height:g}" for place, height in zip(places, [heights[0], *heights, heights[-1]], strict=True)
+    ]
 
 
 def _line(values: Sequence[float | None], top: float) -> str:
