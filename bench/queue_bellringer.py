@@ -1,0 +1,76 @@
+"""Bellringer as a contestant: its broker's service in this process, with the loops that a process of it runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from bellringer.assembly import SUBSYSTEMS
+from bellringer.broker import Broker, Message, Publication, Queue
+from bellringer.broker.loops import Purger, Sweeper
+from bellringer.broker.wakeups import PendingWatcher
+from bellringer.kernel.database import Database
+from bellringer.kernel.migrations import migrate
+from bellringer.kernel.service import Supervisor
+from bellringer.kernel.tally import TallyFolder
+from bench.queue_contestants import ConnectArguments, Contestant, QueueClient, opened_database
+
+ENVIRONMENT = UUID(int=1)
+
+
+class BellringerClient(QueueClient):
+    """A client of one queue; the group of a FIFO message goes around `groups`."""
+
+    def __init__(self, broker: Broker, queue: Queue) -> None:
+        self._broker = broker
+        self._queue = queue
+
+    async def publish(self, bodies: Sequence[bytes]) -> None:
+        await self._broker.send(self._queue, [Publication(body=body) for body in bodies])
+
+    async def claim(self, limit: int) -> Sequence[Message]:
+        return await self._broker.claim(self._queue, limit)
+
+    async def acknowledge(self, claimed: Sequence[Any]) -> None:
+        await asyncio.gather(*(self._broker.acknowledge(self._queue, message.receipt_handle) for message in claimed))
+
+
+class Bellringer(Contestant):
+    """The product."""
+
+    name = "Bellringer"
+
+    async def install(self, arguments: ConnectArguments) -> None:
+        async with opened_database(arguments) as database:
+            await migrate(database, SUBSYSTEMS)
+
+    @asynccontextmanager
+    async def open(self, arguments: ConnectArguments, clients: int) -> AsyncIterator[Sequence[QueueClient]]:
+        async with opened_broker(arguments) as broker:
+            queue = await broker.ensure_queue(ENVIRONMENT, "bench")
+            yield [BellringerClient(broker, queue) for _ in range(clients)]
+
+
+@asynccontextmanager
+async def opened_broker(arguments: ConnectArguments) -> AsyncIterator[Broker]:
+    """A broker with its background work."""
+    async with AsyncExitStack() as stack:
+        database: Database = await stack.enter_async_context(opened_database(arguments))
+        broker = Broker(database)
+        stack.push_async_callback(broker.drain)
+        stopping = asyncio.Event()
+        services = [
+            TallyFolder(database),
+            Sweeper(database, broker),
+            Purger(database, broker),
+            PendingWatcher(database, broker.wakeups),
+        ]
+        running = asyncio.create_task(Supervisor(services).run(stopping))
+        try:
+            yield broker
+        finally:
+            stopping.set()
+            await running
