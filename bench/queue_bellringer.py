@@ -11,14 +11,17 @@ from uuid import UUID
 from bellringer.assembly import SUBSYSTEMS
 from bellringer.broker import Broker, Message, Publication, Queue
 from bellringer.broker.loops import Purger, Sweeper
+from bellringer.broker.model import LARGEST_BATCH
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.kernel.database import Database
 from bellringer.kernel.migrations import migrate
 from bellringer.kernel.service import Supervisor
 from bellringer.kernel.tally import TallyFolder
 from bench.queue_contestants import ConnectArguments, Contestant, QueueClient, opened_database
+from bench.queue_work import bodies
 
 ENVIRONMENT = UUID(int=1)
+_FILLERS = 4
 
 
 class BellringerClient(QueueClient):
@@ -52,6 +55,17 @@ class Bellringer(Contestant):
         async with opened_broker(arguments) as broker:
             queue = await broker.ensure_queue(ENVIRONMENT, "bench")
             yield [BellringerClient(broker, queue) for _ in range(clients)]
+
+    async def fill(self, arguments: ConnectArguments, messages: int) -> None:
+        """Make that many messages pending, through the broker."""
+        async with self.open(arguments, _FILLERS) as clients:
+            share = messages // _FILLERS // LARGEST_BATCH
+
+            async def publish(client: QueueClient) -> None:
+                for _, batch in zip(range(share), bodies(LARGEST_BATCH), strict=False):
+                    await client.publish(batch)
+
+            await asyncio.gather(*(publish(client) for client in clients))
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from bellringer.kernel.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresConfig
+from bellringer.kernel.logs import configure_logs
 from bench.queue_contestants import ConnectArguments, Contestant, QueueClient, connected
 
 BODY_BYTES = 100
@@ -120,6 +121,7 @@ class Postgres:
 @asynccontextmanager
 async def running_postgres(directory: Path) -> AsyncIterator[Postgres]:
     """The embedded PostgreSQL, on a directory of its own."""
+    configure_logs("warning", "text")
     async with AsyncExitStack() as stack:
         server = EmbeddedPostgres(EmbeddedPostgresConfig(data_directory=directory / ".bellringer"))
         await server.start()
@@ -218,3 +220,8 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The value below which that share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def quantiles(times: Sequence[float]) -> str:
+    """The median and the 99th percentile, to print."""
+    return f"{percentile(times, 0.5):.2f} / {percentile(times, 0.99):.2f}"
