@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 from uuid import UUID
 
 from bellringer.assembly import SUBSYSTEMS
-from bellringer.broker import Broker, Message, Publication, Queue
-from bellringer.broker.loops import Purger, Sweeper
+from bellringer.broker import Broker, Message, Publication, Queue, QueueSettings
+from bellringer.broker.loops import Collector, InboxMover, Sweeper
 from bellringer.broker.model import LARGEST_BATCH
 from bellringer.broker.wakeups import PendingWatcher
-from bellringer.kernel.database import Database
 from bellringer.kernel.migrations import migrate
 from bellringer.kernel.service import Supervisor
 from bellringer.kernel.tally import TallyFolder
@@ -25,26 +23,34 @@ _FILLERS = 4
 
 
 class BellringerClient(QueueClient):
-    """A client of one queue; the group of a FIFO message goes around `groups`."""
+    """A client of one queue."""
 
     def __init__(self, broker: Broker, queue: Queue) -> None:
         self._broker = broker
         self._queue = queue
 
     async def publish(self, bodies: Sequence[bytes]) -> None:
-        await self._broker.send(self._queue, [Publication(body=body) for body in bodies])
+        await self._broker.send(self._queue, [self.publication(body) for body in bodies])
 
     async def claim(self, limit: int) -> Sequence[Message]:
         return await self._broker.claim(self._queue, limit)
 
-    async def acknowledge(self, claimed: Sequence[Any]) -> None:
-        await asyncio.gather(*(self._broker.acknowledge(self._queue, message.receipt_handle) for message in claimed))
+    async def acknowledge(self, claimed: Sequence[Message]) -> None:
+        finished = await self._broker.acknowledge_each(self._queue, [message.receipt_handle for message in claimed])
+        if not all(finished):
+            raise SystemExit("Bellringer lost the hold on a message")
+
+    def publication(self, body: bytes) -> Publication:
+        """How a body is published."""
+        return Publication(body=body)
 
 
 class Bellringer(Contestant):
     """The product."""
 
     name = "Bellringer"
+    settings = QueueSettings()
+    client = BellringerClient
 
     async def install(self, arguments: ConnectArguments) -> None:
         async with opened_database(arguments) as database:
@@ -53,8 +59,8 @@ class Bellringer(Contestant):
     @asynccontextmanager
     async def open(self, arguments: ConnectArguments, clients: int) -> AsyncIterator[Sequence[QueueClient]]:
         async with opened_broker(arguments) as broker:
-            queue = await broker.ensure_queue(ENVIRONMENT, "bench")
-            yield [BellringerClient(broker, queue) for _ in range(clients)]
+            queue = await broker.create_queue(ENVIRONMENT, "bench", self.settings)
+            yield [self.client(broker, queue) for _ in range(clients)]
 
     async def fill(self, arguments: ConnectArguments, messages: int) -> None:
         """Make that many messages pending, through the broker."""
@@ -72,15 +78,16 @@ class Bellringer(Contestant):
 async def opened_broker(arguments: ConnectArguments) -> AsyncIterator[Broker]:
     """A broker with its background work."""
     async with AsyncExitStack() as stack:
-        database: Database = await stack.enter_async_context(opened_database(arguments))
+        database = await stack.enter_async_context(opened_database(arguments))
         broker = Broker(database)
         stack.push_async_callback(broker.drain)
         stopping = asyncio.Event()
         services = [
             TallyFolder(database),
-            Sweeper(database, broker),
-            Purger(database, broker),
             PendingWatcher(database, broker.wakeups),
+            InboxMover(database, broker),
+            Sweeper(database, broker),
+            Collector(database, broker),
         ]
         running = asyncio.create_task(Supervisor(services).run(stopping))
         try:

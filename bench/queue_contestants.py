@@ -44,10 +44,15 @@ class QueueClient(ABC):
 
 
 class Contestant(ABC):
-    """A queue under measurement. `largest_claim` is what it can take at a time."""
+    """A queue under measurement.
+
+    `largest_claim` is what it can take at a time; `most_ahead` how many messages its producers may be ahead, if that
+    is more than two batches each.
+    """
 
     name: str
     largest_claim = 1000
+    most_ahead = 100
 
     @abstractmethod
     async def install(self, arguments: ConnectArguments) -> None:

@@ -24,7 +24,6 @@ from bench.queue_contestants import ConnectArguments, Contestant, QueueClient, c
 
 BODY_BYTES = 100
 _WARM_UP_SECONDS = 0.3
-_BATCHES_AHEAD = 2
 
 # Of random bytes, for PostgreSQL compresses large values: alike bodies would flatter whoever stores many in a row.
 _RANDOM = random.Random(7)
@@ -165,7 +164,7 @@ async def work(
     """Half of the clients publish for `seconds`, the others claim and acknowledge until nothing is left."""
     producers, consumers = clients[::2], clients[1::2]
     claim = min(batch, contestant.largest_claim)
-    stock = Stock(room=_BATCHES_AHEAD * batch * len(producers))
+    stock = Stock(room=max(2 * batch * len(producers), contestant.most_ahead))
     verbs: dict[str, list[float]] = {"publish": [], "claim": [], "acknowledge": []}
     deadline = time.perf_counter() + seconds
     acknowledged = 0
