@@ -78,7 +78,7 @@ async def api_key(keys: Keys) -> str:
 @pytest.fixture
 async def environment(keys: Keys, api_key: str) -> Environment:
     """The environment acme/production, opened by `api_key`."""
-    return await keys.authenticate(api_key)
+    return (await keys.authenticate(api_key)).environment
 
 
 @pytest.fixture

@@ -20,12 +20,22 @@ CREATE TABLE bellringer.api_keys (
     hint text NOT NULL,
     hash bytea NOT NULL,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    revoked_at timestamp with time zone
+    revoked_at timestamp with time zone,
+    scopes text[] DEFAULT '{admin}'::text[] NOT NULL,
+    requests_per_second double precision,
+    burst integer,
+    access_key_id text,
+    signing_secret text,
+    CONSTRAINT api_keys_limit_whole CHECK (((num_nulls(requests_per_second, burst) = ANY (ARRAY[0, 2])) AND (requests_per_second > (0)::double precision) AND (burst > 0))),
+    CONSTRAINT api_keys_pair_whole CHECK ((num_nulls(access_key_id, signing_secret) = ANY (ARRAY[0, 2]))),
+    CONSTRAINT api_keys_scopes_known CHECK (((cardinality(scopes) > 0) AND (scopes <@ ARRAY['publish'::text, 'consume'::text, 'admin'::text])))
 );
 
 COMMENT ON COLUMN bellringer.api_keys.hint IS 'The last four characters, to tell keys apart';
 
 COMMENT ON COLUMN bellringer.api_keys.hash IS 'SHA-256 of the key';
+
+COMMENT ON COLUMN bellringer.api_keys.signing_secret IS 'The secret access key: an HMAC under the key, from which the key cannot be found';
 
 CREATE TABLE bellringer.captured_mail (
     id uuid NOT NULL,
@@ -212,6 +222,9 @@ CREATE TABLE bellringer.workflows (
     digest_window_seconds integer NOT NULL,
     updated_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+
+ALTER TABLE ONLY bellringer.api_keys
+    ADD CONSTRAINT api_keys_access_key_id_key UNIQUE (access_key_id);
 
 ALTER TABLE ONLY bellringer.api_keys
     ADD CONSTRAINT api_keys_hash_key UNIQUE (hash);

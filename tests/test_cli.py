@@ -16,6 +16,7 @@ from tests.support.postgres import Cluster
 from bellringer import __version__
 from bellringer.config import VARIABLES
 from bellringer.edge.keys import Keys
+from bellringer.edge.model import RateLimit, Scope, SigningKey
 from bellringer.kernel.clock import SystemClock
 from bellringer.kernel.database import Database
 
@@ -65,7 +66,7 @@ async def test_the_version_is_shown(bellringer: CommandLine) -> None:
 
 
 async def test_wrong_usage_is_exit_code_2_and_explains_itself(bellringer: CommandLine) -> None:
-    wrong = [("up", "--role", "king"), ("keys", "revoke", "no-uuid")]
+    wrong = [("up", "--role", "king"), ("keys", "revoke", "no-uuid"), ("keys", "create", "x", "--scope", "king")]
     for ended in await asyncio.gather(*(bellringer.run(*arguments) for arguments in wrong)):
         assert ended.code == 2
         assert ended.errors.startswith("Usage: ")
@@ -130,20 +131,40 @@ def on_database(tmp_path: Path, cluster: Cluster, database_arguments: dict[str, 
 async def test_a_key_is_made_shown_once_listed_and_revoked(on_database: CommandLine, database: Database) -> None:
     made = await on_database.run("keys", "create", "billing [/service]", "--environment", "staging")
     assert made.code == 0
-    key = made.output.strip()
-    assert str(await Keys(database, SystemClock()).authenticate(key)) == "acme/staging"
+    shown = dict(line.split("=", 1) for line in made.output.splitlines())
+    assert list(shown) == ["BELLRINGER_API_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+    key, access_key_id, secret = shown.values()
+    access = await Keys(database, SystemClock()).authenticate(key)
+    assert (str(access.environment), access.scopes) == ("acme/staging", {Scope.ADMIN})
+    signing_key = await Keys(database, SystemClock()).find_by_access_key_id(access_key_id)
+    assert signing_key == SigningKey(secret=secret, access=access)
+    assert await on_database.run("keys", "pair", "--key", key) == made
+    assert await on_database.run("keys", "pair", BELLRINGER_API_KEY=key) == made
 
     (listed,) = await Keys(database, SystemClock()).list_keys()
     before = await on_database.run("keys", "list")
     assert key not in before.output
+    assert secret not in before.output
     (row,) = before.output.splitlines()[1:]
-    for shown in (str(listed.id), "acme/staging", "billing [/service]", f"…{key[-4:]}"):
-        assert shown in row
+    for part in (str(listed.id), "acme/staging", "billing [/service]", f"…{key[-4:]}", "admin", access_key_id):
+        assert part in row
 
     revoked = await on_database.run("keys", "revoke", str(listed.id))
     assert (revoked.code, revoked.output) == (0, f"Revoked {listed.id}.\n")
     (after,) = await Keys(database, SystemClock()).list_keys()
     assert after.revoked_at is not None
+
+
+async def test_a_key_is_made_for_less_than_everything(on_database: CommandLine, database: Database) -> None:
+    arguments = ("--scope", "publish", "--scope", "consume", "--rate", "0.5", "--burst", "3")
+    made = await on_database.run("keys", "create", "worker", *arguments)
+    key = made.output.splitlines()[0].removeprefix("BELLRINGER_API_KEY=")
+    access = await Keys(database, SystemClock()).authenticate(key)
+    assert access.scopes == {Scope.PUBLISH, Scope.CONSUME}
+    assert access.rate_limit == RateLimit(requests_per_second=0.5, burst=3)
+    (row,) = (await on_database.run("keys", "list")).output.splitlines()[1:]
+    assert " consume,publish " in row
+    assert " 0.5/s, burst 3 " in row
 
 
 async def test_what_keys_cannot_do_is_one_line_and_exit_code_1(on_database: CommandLine) -> None:
@@ -152,6 +173,11 @@ async def test_what_keys_cannot_do_is_one_line_and_exit_code_1(on_database: Comm
         ("keys", "revoke", nobody): f"bellringer: there is no API key {nobody}\n",
         ("keys", "create", "", "--environment", "staging"): (
             "bellringer: the name of a key has 1 to 200 printable characters\n"
+        ),
+        ("keys", "create", "billing", "--rate", "0"): "bellringer: a rate is 0.001 to 1000000 requests per second\n",
+        ("keys", "create", "billing", "--burst", "5"): "bellringer: a burst needs a rate\n",
+        ("keys", "pair", "--key", "not-stored-here"): (
+            "bellringer: this API key is not stored here, or was made before keys had pairs\n"
         ),
         ("keys", "create", "billing", "--environment", "a b"): (
             "bellringer: environment must be 1 to 63 letters, digits, dots, dashes or underscores, and start with a"

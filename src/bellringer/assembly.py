@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
-from bellringer.broker.loops import Purger, Sweeper
+from bellringer.broker.loops import Collector, InboxMover, Sweeper
 from bellringer.broker.routes import broker_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
@@ -134,11 +134,11 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
         yield Assembly(
             keys=keys,
             notifications=notifications,
-            foundation=[*watch, PendingWatcher(database, broker.wakeups)],
+            foundation=[*watch, PendingWatcher(database, broker.wakeups), InboxMover(database, broker)],
             workers=[
                 TallyFolder(database),
                 Sweeper(database, broker),
-                Purger(database, broker),
+                Collector(database, broker),
                 Expirer(database, settings),
                 Consumer(broker, outbound, sender.handle, _take(100, visibility)),
                 Consumer(broker, closed, grouper.handle, _take(10, visibility)),

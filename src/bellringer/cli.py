@@ -22,6 +22,7 @@ from bellringer import __version__
 from bellringer.assembly import open_database
 from bellringer.config import VARIABLES, Config, read_config
 from bellringer.edge.keys import Keys
+from bellringer.edge.model import Scope, SigningPair, rate_limit_of
 from bellringer.kernel.clock import SystemClock
 from bellringer.kernel.errors import BellringerError, StartupError
 from bellringer.kernel.logs import configure_logs
@@ -132,17 +133,48 @@ def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for, such as “billing service”.")],
     organisation: Annotated[str | None, typer.Option(help="BELLRINGER_ORGANISATION if left out.")] = None,
     environment: Annotated[str | None, typer.Option(help="BELLRINGER_ENVIRONMENT if left out.")] = None,
+    scopes: Annotated[
+        list[Scope] | None, typer.Option("--scope", help="What it may do; may be repeated. admin if left out.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second; without it there is no limit.")] = None,
+    burst: Annotated[int | None, typer.Option(help="Requests at once after a pause; those of one second.")] = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Make a key for one environment. It is shown once."""
+    """Make a key for one environment. It is shown once, with its pair for clients of AWS, as lines of an .env file."""
     config = _read(config_file)
+    limit = rate_limit_of(rate, burst)
 
-    async def create() -> str:
+    async def create() -> tuple[str, SigningPair]:
         async with open_database(config) as database:
             keys = Keys(database, SystemClock())
-            return await keys.create(organisation or config.organisation, environment or config.environment, name)
+            key = await keys.create(
+                organisation or config.organisation,
+                environment or config.environment,
+                name,
+                scopes=scopes or [Scope.ADMIN],
+                rate_limit=limit,
+            )
+            return key, await keys.signing_pair(key)
 
-    typer.echo(_run(create()))
+    _show_key(*_run(create()))
+
+
+@keys_app.command("pair")
+def show_pair(
+    key: Annotated[
+        str | None, typer.Option(help="The API key; BELLRINGER_API_KEY or the first key if left out.")
+    ] = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Show a key that you hold with its pair for clients of AWS, as lines of an .env file."""
+    config = _read(config_file)
+    known = key or _known_key(config)
+
+    async def find() -> SigningPair:
+        async with open_database(config) as database:
+            return await Keys(database, SystemClock()).signing_pair(known)
+
+    _show_key(known, _run(find()))
 
 
 @keys_app.command("list")
@@ -151,14 +183,21 @@ def list_keys(config_file: ConfigFile = None) -> None:
     config = _read(config_file)
 
     async def listed() -> Table:
-        table = Table(
-            Column("id", no_wrap=True), "environment", "name", "ends in", "created", "revoked", box=None, pad_edge=False
-        )
+        titles = ("environment", "name", "ends in", "scopes", "limit", "access key id", "created", "revoked")
+        table = Table(Column("id", no_wrap=True), *titles, box=None, pad_edge=False)
         async with open_database(config) as database:
             for key in await Keys(database, SystemClock()).list_keys():
-                revoked = key.revoked_at.isoformat(timespec="seconds") if key.revoked_at else ""
-                created = key.created_at.isoformat(timespec="seconds")
-                table.add_row(str(key.id), str(key.environment), key.name, f"…{key.hint}", created, revoked)
+                table.add_row(
+                    str(key.id),
+                    str(key.environment),
+                    key.name,
+                    f"…{key.hint}",
+                    ",".join(sorted(key.scopes)),
+                    str(key.rate_limit or ""),
+                    key.access_key_id,
+                    key.created_at.isoformat(timespec="seconds"),
+                    key.revoked_at.isoformat(timespec="seconds") if key.revoked_at else "",
+                )
         return table
 
     console.print(_run(listed()))
@@ -200,6 +239,12 @@ def _known_key(config: Config) -> str:
         raise StartupError(f"no API key: give --key or BELLRINGER_API_KEY; there is none in {file}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise StartupError(f"the API key in {file} cannot be read: {error}") from None
+
+
+def _show_key(key: str, pair: SigningPair) -> None:
+    typer.echo(f"BELLRINGER_API_KEY={key}")
+    typer.echo(f"AWS_ACCESS_KEY_ID={pair.access_key_id}")
+    typer.echo(f"AWS_SECRET_ACCESS_KEY={pair.secret_access_key}")
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

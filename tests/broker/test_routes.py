@@ -184,7 +184,7 @@ async def test_a_queue_is_shown_as_another_process_set_it(
 ) -> None:
     await client.put("/v1/queues/q", json={"visibility_timeout_seconds": 60})
     other = Broker(database)
-    environment = await keys.authenticate(api_key)
+    environment = (await keys.authenticate(api_key)).environment
     await other.configure_queue(environment.id, "q", visibility_timeout_seconds=7, retention_seconds=8)
     shown = (await client.get("/v1/queues/q")).json()
     assert (shown["visibility_timeout_seconds"], shown["retention_seconds"]) == (7, 8)
@@ -332,7 +332,7 @@ async def test_a_queue_that_nobody_made_is_not_found(client: httpx.AsyncClient) 
 async def test_the_metrics_tell_how_each_queue_stands(client: httpx.AsyncClient, keys: Keys, api_key: str) -> None:
     await put(client, "a", "b", "c")
     await take(client, 1)
-    environment = await keys.authenticate(api_key)
+    environment = (await keys.authenticate(api_key)).environment
     metrics = (await client.get("/metrics")).text
     labels = f'environment="{environment.id}",queue="q"'
     assert f'bellringer_queue_messages{{{labels},state="pending"}} 2.0' in metrics

@@ -184,7 +184,7 @@ async def test_a_handle_of_another_queue_is_not_held_even_when_its_own_is_acknow
 async def test_queues_of_the_same_name_in_two_environments_are_two_queues(
     broker: Broker, keys: Keys, queue: Queue
 ) -> None:
-    elsewhere = await keys.authenticate(await keys.create("acme", "staging", "test"))
+    elsewhere = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
     with pytest.raises(NotFound):
         await broker.queue(elsewhere.id, queue.name)
     theirs = await broker.ensure_queue(elsewhere.id, queue.name)

@@ -222,7 +222,7 @@ async def test_all_viewers_share_one_poll(feeds: Feeds, counting: CountingReader
 async def test_each_environment_has_its_own_poll(
     feeds: Feeds, counting: CountingReader, environment: Environment, keys: Keys
 ) -> None:
-    staging = await keys.authenticate(await keys.create("acme", "staging", "test"))
+    staging = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
     async with feeds.watch(environment) as first, feeds.watch(staging) as second:
         await asyncio.gather(first.news.wait(), second.news.wait())
         assert set(counting.reads) == {"production", "staging"}

@@ -9,6 +9,7 @@ from tests.support.waiting import until
 
 from bellringer.console.session import own_path
 from bellringer.edge.keys import Keys
+from bellringer.edge.model import Scope
 
 PRIVATE = [
     "/console",
@@ -65,6 +66,19 @@ async def test_a_wrong_key_is_told_so(visitor: httpx.AsyncClient, key: str) -> N
     assert ("Enter an API key." if not key else "No such key: it is unknown or revoked.") in text_of(answer.text)
     assert "set-cookie" not in answer.headers
     assert "<script>" not in answer.text
+
+
+async def test_a_key_that_is_no_admin_s_opens_nothing(visitor: httpx.AsyncClient, keys: Keys) -> None:
+    key = await keys.create("acme", "production", "worker", scopes=[Scope.PUBLISH, Scope.CONSUME])
+    refused = await visitor.post("/console/login", data={"key": key})
+    assert refused.status_code == 403
+    assert "The console opens to admin keys alone" in text_of(refused.text)
+    assert "set-cookie" not in refused.headers
+
+    visitor.cookies.set("bellringer_key", key)
+    for path in PRIVATE:
+        assert (await visitor.get(path)).headers["location"].startswith("/console/login")
+    assert b"event: signed-out" in (await visitor.get("/console/live?room=overview")).content
 
 
 async def test_a_key_with_odd_characters_works(visitor: httpx.AsyncClient, keys: Keys) -> None:

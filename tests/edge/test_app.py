@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from email.message import Message
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import httpx
 import msgspec
@@ -20,6 +22,7 @@ from tests.support.application import application, call, client_of
 from bellringer.broker import Broker
 from bellringer.edge.app import EdgeConfig, Routes
 from bellringer.edge.keys import Keys
+from bellringer.edge.model import RateLimit, Scope
 from bellringer.edge.raw import RawReply, RawRequest, RawRoute
 from bellringer.kernel.database import Database
 from bellringer.kernel.errors import (
@@ -34,6 +37,8 @@ from bellringer.kernel.errors import (
 )
 
 LIMIT = 1024 * 1024
+
+_PARAMETER = re.compile(r"\{\w+\}")
 
 ERRORS: dict[str, tuple[Exception, int]] = {
     "invalid": (InvalidInput("no", field="eggs[1]"), 400),
@@ -217,6 +222,44 @@ async def test_a_revoked_key_is_refused(client: httpx.AsyncClient, keys: Keys) -
     await keys.revoke(listed.id)
     for method, path in REQUESTS:
         assert_problem(await client.request(method, path), 401)
+
+
+async def test_what_a_key_may_not_do_is_refused_with_the_scope_and_changes_nothing(
+    app: ASGIApp, client: httpx.AsyncClient, keys: Keys, database: Database
+) -> None:
+    document = (await client.get("/v1/openapi.json")).json()
+    needs = {
+        (method.upper(), path): Scope(operation["security"][0]["key"][0])
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if operation.get("security")
+    }
+    before = await stored(database)
+    for scope in (Scope.PUBLISH, Scope.CONSUME):
+        async with client_of(app, await keys.create("acme", "production", "less", scopes=[scope])) as less:
+            for (method, path), needed in needs.items():
+                if needed is not scope:
+                    answer = await less.request(method, _PARAMETER.sub(str(UUID(int=5)), path), content=b"{}")
+                    assert_problem(answer, 403)
+                    assert answer.json()["detail"] == f"the API key lacks the scope {needed}"
+    assert await stored(database) == before
+
+
+async def test_a_key_for_publishing_sends_events(app: ASGIApp, keys: Keys) -> None:
+    async with client_of(app, await keys.create("acme", "production", "less", scopes=[Scope.PUBLISH])) as less:
+        assert (await less.post("/v1/events", content=event())).status_code == 202
+        assert (await less.get("/v1/overview")).json()["events"] == 1
+        assert_problem(await less.get("/v1/notifications"), 403)
+
+
+async def test_both_sides_of_the_door_count_towards_one_limit(app: ASGIApp, keys: Keys) -> None:
+    limit = RateLimit(requests_per_second=0.01, burst=2)
+    async with client_of(app, await keys.create("acme", "production", "slow", rate_limit=limit)) as slow:
+        assert (await slow.get("/v1/overview")).status_code == 200
+        assert (await slow.post("/v1/events", content=event())).status_code == 202
+        for answer in (await slow.get("/v1/overview"), await slow.post("/v1/events", content=event())):
+            assert_problem(answer, 429)
+            assert 98 <= int(answer.headers["retry-after"]) <= 100
 
 
 async def test_a_key_sees_nothing_of_another_environment(

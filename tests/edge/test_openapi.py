@@ -11,6 +11,7 @@ from tests.support.application import application, client_of, routes_of_all
 
 from bellringer.broker import Broker
 from bellringer.edge.keys import Keys
+from bellringer.edge.model import Scope
 from bellringer.kernel.database import Database
 
 # What the document says does not hang on the database.
@@ -94,8 +95,15 @@ async def test_every_reference_leads_to_a_schema(document: Document) -> None:
 
 async def test_every_operation_but_those_of_the_operator_needs_a_key(document: Document) -> None:
     assert document["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
-    open_to_all = {name for name, operation in operations(document) if operation.get("security") != [{"key": []}]}
+    open_to_all = {name for name, operation in operations(document) if not operation.get("security")}
     assert open_to_all == OPERATORS
+
+
+async def test_every_operation_names_the_scope_that_it_needs(document: Document) -> None:
+    needs = {name: operation["security"] for name, operation in operations(document) if name not in OPERATORS}
+    assert all(need in ([{"key": [scope.value]}] for scope in Scope) for need in needs.values())
+    assert needs["POST /v1/events"] == needs["GET /v1/overview"] == [{"key": ["publish"]}]
+    assert needs["PUT /v1/workflows/{event_type}"] == needs["GET /v1/captured-mail"] == [{"key": ["admin"]}]
 
 
 async def test_every_parameter_of_a_path_is_described(document: Document) -> None:

@@ -9,9 +9,11 @@ from bellringer.kernel.errors import (
     BellringerError,
     Conflict,
     InvalidInput,
+    NotAllowed,
     NotAuthenticated,
     NotFound,
     Overloaded,
+    RateLimited,
     StartupError,
     TooLarge,
     Unavailable,
@@ -28,9 +30,11 @@ STATUSES = [
     (TooLarge("no", field="body"), 413, "too-large"),
     (UnsupportedFormat("no", field="Content-Type"), 415, "unsupported-format"),
     (NotAuthenticated("no"), 401, "not-authenticated"),
+    (NotAllowed("no"), 403, "not-allowed"),
     (NotFound("no"), 404, "not-found"),
     (ReceiptLost("no"), 404, "not-found"),
     (Conflict("no"), 422, "conflict"),
+    (RateLimited("no", wait_seconds=0.5), 429, "rate-limited"),
     (Overloaded("no"), 503, "overloaded"),
     (Unavailable("no"), 503, "unavailable"),
 ]
@@ -64,6 +68,13 @@ def test_who_is_not_known_is_told_how_to_say_who_they_are() -> None:
 @pytest.mark.parametrize("error", [Unavailable(), Overloaded()])
 def test_who_may_try_again_is_told_when(error: Unavailable) -> None:
     assert problem_of(error).headers()["retry-after"] == "1"
+
+
+@pytest.mark.parametrize(("wait_seconds", "told"), [(0.001, 1), (1.0, 1), (1.001, 2), (1000.0, 1000)])
+def test_who_is_over_a_limit_is_told_when_to_try_again_in_whole_seconds(wait_seconds: float, told: int) -> None:
+    problem = problem_of(RateLimited(wait_seconds=wait_seconds))
+    assert problem.headers()["retry-after"] == str(told)
+    assert members(problem)["retry_after_seconds"] == told
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from litestar.types import ASGIApp, Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Send
+from litestar.types import Scope as ConnectionScope
 from prometheus_client import REGISTRY
 from tests.support.application import Answer, call
 
 from bellringer.edge.keys import Keys
-from bellringer.edge.raw import RawReply, RawRequest, RawRoute, RawRoutes
+from bellringer.edge.model import RateLimit, Scope
+from bellringer.edge.raw import RawExchange, RawProtocol, RawReply, RawRequest, RawRoute, RawRoutes
 from bellringer.kernel.errors import BellringerError, InvalidInput, NotFound, Overloaded
 
 # The database answers for the key alone here.
@@ -23,23 +25,34 @@ class Nests:
 
     def __init__(self, keys: Keys, api_key: str) -> None:
         self.requests: list[RawRequest] = []
-        self.passed_on: list[Scope] = []
+        self.passed_on: list[ConnectionScope] = []
         self.error: Exception | None = None
-        self.key = (b"authorization", f"Bearer {api_key}".encode())
-        routes = [
+        self.use(api_key)
+        self.routes = [
             self._route("PUT", "/v1/nests/{tree}"),
             self._route("POST", "/v1/nests"),
-            self._route("DELETE", "/v1/nests/{tree}/{egg}"),
+            self._route("DELETE", "/v1/nests/{tree}/{egg}", Scope.CONSUME),
         ]
-        self.app: ASGIApp = RawRoutes(routes, keys, max_body_bytes=LIMIT, otherwise=self._otherwise)
+        self.app: ASGIApp = RawRoutes(self.routes, keys, max_body_bytes=LIMIT, otherwise=self._otherwise)
 
     async def ask(self, method: str, path: str, *chunks: bytes | None, **headers: str) -> Answer:
         more = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
         return await call(self.app, method, path, *chunks, headers=[self.key, *more])
 
-    def _route(self, method: str, path: str) -> RawRoute:
+    def use(self, api_key: str) -> None:
+        """Ask with another key from now on."""
+        self.key = (b"authorization", f"Bearer {api_key}".encode())
+
+    def _route(self, method: str, path: str, scope: Scope = Scope.ADMIN) -> RawRoute:
         return RawRoute(
-            method=method, path=path, handle=self._handle, summary="", description="", tag="", success_status=200
+            method=method,
+            path=path,
+            handle=self._handle,
+            summary="",
+            description="",
+            tag="",
+            success_status=200,
+            scope=scope,
         )
 
     async def _handle(self, request: RawRequest) -> RawReply:
@@ -48,7 +61,7 @@ class Nests:
             raise self.error
         return RawReply(status=200, body=b'{"answer": 42}')
 
-    async def _otherwise(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    async def _otherwise(self, scope: ConnectionScope, _receive: Receive, send: Send) -> None:
         self.passed_on.append(scope)
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 299, "headers": []})
@@ -60,11 +73,13 @@ def nests(keys: Keys, api_key: str) -> Nests:
     return Nests(keys, api_key)
 
 
-async def test_a_route_gets_the_environment_its_parameters_the_headers_and_the_body(nests: Nests) -> None:
-    answer = await nests.ask("PUT", "/v1/nests/oak", b'{"a":', b"1}", X_Colour="br\xfcn")
+async def test_a_route_gets_the_environment_its_parameters_the_query_the_headers_and_the_body(nests: Nests) -> None:
+    headers = [nests.key, (b"X-Colour", b"br\xfcn")]
+    answer = await call(nests.app, "PUT", "/v1/nests/oak", b'{"a":', b"1}", headers=headers, query=b"wait=5&n=%31")
     (request,) = nests.requests
     assert str(request.environment) == "acme/production"
     assert request.parameters == ["oak"]
+    assert request.query == "wait=5&n=%31"
     assert request.headers["x-colour"] == "br\xfcn"
     assert request.body == b'{"a":1}'
     assert (answer.status, answer.json()) == (200, {"answer": 42})
@@ -178,6 +193,38 @@ async def test_a_path_that_is_not_utf8_is_refused(nests: Nests) -> None:
     assert not nests.requests
 
 
+async def test_a_key_without_the_scope_of_a_route_is_told_which_it_lacks_and_no_body_is_read(
+    nests: Nests, keys: Keys
+) -> None:
+    for scopes, status in [({Scope.PUBLISH}, 403), ({Scope.CONSUME}, 200), ({Scope.ADMIN}, 200)]:
+        nests.use(await keys.create("acme", "production", "test", scopes=scopes))
+        answer = await nests.ask("DELETE", "/v1/nests/oak/5")
+        assert answer.status == status
+        if status == 403:
+            assert answer.json()["type"] == "urn:bellringer:problem:not-allowed"
+            assert answer.json()["detail"] == "the API key lacks the scope consume"
+            assert answer.received == 0
+    assert len(nests.requests) == 2
+
+
+async def test_a_route_that_names_no_scope_is_for_admins(nests: Nests, keys: Keys) -> None:
+    nests.use(await keys.create("acme", "production", "test", scopes=[Scope.PUBLISH, Scope.CONSUME]))
+    answer = await nests.ask("POST", "/v1/nests")
+    assert (answer.status, answer.json()["detail"]) == (403, "the API key lacks the scope admin")
+
+
+async def test_a_key_over_its_limit_is_told_when_to_try_again(nests: Nests, keys: Keys) -> None:
+    limit = RateLimit(requests_per_second=0.01, burst=2)
+    nests.use(await keys.create("acme", "production", "test", rate_limit=limit))
+    statuses = [(await nests.ask("POST", "/v1/nests")).status for _ in range(3)]
+    refused = await nests.ask("PUT", "/v1/nests/oak")
+    assert [*statuses, refused.status] == [200, 200, 429, 429]
+    assert refused.json()["type"] == "urn:bellringer:problem:rate-limited"
+    assert 98 <= int(refused.headers["retry-after"]) <= 100
+    assert refused.received == 0
+    assert len(nests.requests) == 2
+
+
 ERRORS = [
     (InvalidInput("no", field="eggs"), 400),
     (NotFound("no"), 404),
@@ -196,6 +243,77 @@ async def test_an_error_of_a_route_becomes_a_problem(nests: Nests) -> None:
         assert answer.status == answer.json()["status"] == status
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.headers["content-length"] == str(len(answer.body))
+
+
+class Telegraph:
+    """A protocol of its own behind the door, which reads requests as they were sent and answers in dashes."""
+
+    def __init__(self, keys: Keys, nests: Nests) -> None:
+        self.exchanges: list[RawExchange] = []
+        self.is_broken = False
+        protocol = RawProtocol(name="telegraph", takes=self._takes, answer=self._answer)
+        self.app = RawRoutes(nests.routes, keys, max_body_bytes=LIMIT, otherwise=nests.app, protocols=[protocol])
+
+    def _takes(self, method: str, path: str) -> bool:
+        return method in {"PUT", "POST"} and path.count("/") == 3
+
+    async def _answer(self, exchange: RawExchange) -> RawReply:
+        self.exchanges.append(exchange)
+        if self.is_broken:
+            raise KeyError("hunter2")
+        try:
+            body = await exchange.read_body()
+        except InvalidInput as error:
+            return RawReply(status=499, body=f"-{error.field}-".encode(), headers={"content-type": "text/dashes"})
+        headers = {"content-type": "text/dashes", "x-request-id": "5"}
+        return RawReply(status=200, body=b"-" + body + b"-", headers=headers)
+
+
+@pytest.fixture
+def telegraph(keys: Keys, nests: Nests) -> Telegraph:
+    return Telegraph(keys, nests)
+
+
+async def test_a_protocol_reads_a_request_as_it_was_sent_and_answers_in_its_own_words(telegraph: Telegraph) -> None:
+    headers = [(b"X-Password", b"br\xfcn")]
+    answer = await call(telegraph.app, "POST", "/a%20b/c/d", b"da", b"sh", headers=headers, query=b"e=%2F&f")
+    (exchange,) = telegraph.exchanges
+    assert (exchange.method, exchange.path, exchange.query) == ("POST", "/a%20b/c/d", "e=%2F&f")
+    assert exchange.headers == {"x-password": "br\xfcn"}
+    assert (answer.status, answer.body) == (200, b"-dash-")
+    assert answer.headers == {"content-type": "text/dashes", "x-request-id": "5", "content-length": "6"}
+
+
+async def test_a_protocol_words_the_refusal_of_a_body_that_is_too_large(telegraph: Telegraph) -> None:
+    announced = await call(telegraph.app, "POST", "/a/b/c", headers=[(b"content-length", b"9999")])
+    assert (announced.status, announced.body, announced.received) == (499, b"-body-", 0)
+    turned_out = await call(telegraph.app, "POST", "/a/b/c", *[b"x" * 512] * 100)
+    assert (turned_out.status, turned_out.body, turned_out.received) == (499, b"-body-", 3)
+
+
+async def test_a_protocol_takes_what_is_no_route_and_leaves_what_it_does_not_know(
+    telegraph: Telegraph, nests: Nests
+) -> None:
+    assert (await call(telegraph.app, "PUT", "/v1/nests/oak", headers=[nests.key])).json() == {"answer": 42}
+    assert (await call(telegraph.app, "GET", "/v1/nests/oak")).status == 299
+    assert not telegraph.exchanges
+    assert telegraph.app.methods_at("/a/b/c") == ["POST", "PUT"]
+    assert telegraph.app.methods_at("/a/b") == []
+
+
+async def test_a_fault_of_a_protocol_is_told_without_its_text(telegraph: Telegraph) -> None:
+    telegraph.is_broken = True
+    answer = await call(telegraph.app, "POST", "/a/b/c")
+    assert (answer.status, answer.headers["content-type"]) == (500, "application/problem+json")
+    assert b"hunter2" not in answer.body
+
+
+async def test_requests_of_a_protocol_are_counted_under_its_name(telegraph: Telegraph) -> None:
+    labels = {"method": "POST", "path": "telegraph", "status": "200"}
+    before = REGISTRY.get_sample_value("bellringer_http_requests_total", labels) or 0
+    for path in ("/a/b/c", "/d/e/f"):
+        await call(telegraph.app, "POST", path)
+    assert REGISTRY.get_sample_value("bellringer_http_requests_total", labels) == before + 2
 
 
 async def test_requests_are_counted_by_route_and_status(nests: Nests) -> None:

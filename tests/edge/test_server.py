@@ -19,6 +19,7 @@ from tests.support.server import free_port
 from bellringer.broker import Broker, Publication
 from bellringer.edge.app import EdgeConfig
 from bellringer.edge.keys import Keys
+from bellringer.edge.raw import RawReply, RawRequest, RawRoute, RawRoutes, while_receiving
 from bellringer.edge.server import HttpServer
 from bellringer.kernel.database import Database
 from bellringer.kernel.errors import StartupError
@@ -36,6 +37,7 @@ class Waiting:
         self.waits_ended = asyncio.Event()
         self.let_go = asyncio.Event()
         self.read_bytes = 0
+        self.sent_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer by path."""
@@ -47,6 +49,7 @@ class Waiting:
             "/slow": self._slow,
             "/upload": self._upload,
             "/large": self._large,
+            "/endless": self._endless,
         }
         self.begun.set()
         await paths[scope["path"]](receive, send)
@@ -73,12 +76,28 @@ class Waiting:
         while True:
             event: Any = await receive()
             self.read_bytes += len(event.get("body", b""))
+            if event["type"] == "http.disconnect":
+                return
             if not event.get("more_body"):
                 break
         await _send(send, b"uploaded")
 
     async def _large(self, _receive: Receive, send: Send) -> None:
         await _send(send, b"x" * 50_000_000)
+
+    async def _endless(self, receive: Receive, send: Send) -> None:
+        async def send_without_end() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            while True:
+                await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+                self.sent_bytes += 65536
+                await asyncio.sleep(0)
+
+        sending = asyncio.create_task(send_without_end())
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        sending.cancel()
+        self.let_go.set()
 
 
 async def _send(send: Send, body: bytes) -> None:
@@ -275,6 +294,35 @@ async def test_a_client_that_goes_away_harms_nobody(serving: Serving, waiting: W
     assert (await until_answered(reader, b"quick")).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
+async def test_a_stream_that_nobody_reads_ends_before_it_fills_the_memory(serving: Serving, waiting: Waiting) -> None:
+    await serving.ask(*get("/endless"))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await waiting.let_go.wait()
+    assert waiting.sent_bytes < 32 * 1024 * 1024
+
+
+UPLOADS = [
+    (("content-length: 10", ""), b"0123456789", True),
+    (("transfer-encoding: chunked", ""), b"4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n", True),
+    (("content-length: 10", ""), b"01234", False),
+    (("transfer-encoding: chunked", ""), b"4\r\n0123\r\n6\r\n456", False),
+    (("transfer-encoding: chunked", ""), b"4\r\n0123\r\n", False),
+    (("transfer-encoding: chunked", ""), b"4\r\n0123\r\nnonsense", False),
+]
+
+
+@pytest.mark.parametrize(("headers", "body", "is_whole"), UPLOADS)
+async def test_a_body_that_breaks_off_is_told_from_a_whole_one(
+    serving: Serving, headers: tuple[str, ...], body: bytes, is_whole: bool
+) -> None:
+    reader, writer = await serving.ask("POST /upload HTTP/1.1", "host: bellringer", *headers, body=body)
+    if is_whole:
+        assert (await until_answered(reader, b"uploaded")).startswith(b"HTTP/1.1 200 ")
+    else:
+        writer.write_eof()
+        assert b"uploaded" not in await answer_from(reader)
+
+
 class Product(Serving):
     """The whole application behind the server."""
 
@@ -309,6 +357,64 @@ async def test_a_body_that_is_announced_as_too_large_is_refused_before_it_is_sen
         "PUT /v1/message/nests HTTP/1.1", "host: bellringer", product.key, "content-length: 999999999", ""
     )
     assert (await until_answered(reader, b'"field":"body"}')).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "is_taken"),
+    [
+        ("content-length: 11", b'{"msg":"a"}', True),
+        ("transfer-encoding: chunked", b'b\r\n{"msg":"a"}\r\n0\r\n\r\n', True),
+        ("content-length: 12", b'{"msg":"a"}', False),
+        ("transfer-encoding: chunked", b'b\r\n{"msg":"a"}\r\n', False),
+    ],
+)
+async def test_a_message_is_taken_when_its_body_has_come_to_its_end(
+    product: Product, header: str, body: bytes, is_taken: bool
+) -> None:
+    await product.client.put("/v1/queues/nests", content=b"{}")
+    request = ("PUT /v1/message/nests HTTP/1.1", "host: bellringer", product.key, "connection: close", header, "")
+    reader, writer = await product.ask(*request, body=body)
+    if not is_taken:
+        writer.write_eof()
+    await answer_from(reader)
+    claimed = await product.client.get("/v1/messages/nests?n=10")
+    assert [message["msg"] for message in claimed.json()["messages"]] == (["a"] if is_taken else [])
+
+
+@pytest.mark.parametrize("cluster", ["postgres18"], indirect=True)
+async def test_work_for_a_client_that_hangs_up_is_called_off(keys: Keys, api_key: str) -> None:
+    begun, called_off = asyncio.Event(), asyncio.Event()
+
+    async def work() -> RawReply:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            called_off.set()
+        return RawReply(status=200)
+
+    async def handle(request: RawRequest) -> RawReply:
+        return await while_receiving(request.receive, work())
+
+    route = RawRoute(
+        method="GET", path="/v1/eggs", handle=handle, summary="", description="", tag="", success_status=200
+    )
+    door = RawRoutes([route], keys, max_body_bytes=1024, otherwise=Waiting())
+    async with Serving(door, lambda: None) as serving, asyncio.timeout(PATIENCE_SECONDS):
+        key = f"authorization: Bearer {api_key}"
+        _, writer = await serving.ask("GET /v1/eggs HTTP/1.1", "host: bellringer", key, "")
+        await begun.wait()
+        writer.transport.abort()
+        await called_off.wait()
+
+
+async def test_a_header_that_cannot_be_read_is_refused_rather_than_overlooked(product: Product) -> None:
+    body = b'{"type":"egg.laid","recipients":["wren@birds.example"]}'
+    headers = ("connection: close", f"content-length: {len(body)}", "idempotency-key: \xe9", "")
+    reader, _ = await product.ask("POST /v1/events HTTP/1.1", "host: bellringer", product.key, *headers, body=body)
+    head, _, answer = (await answer_from(reader)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(answer)["field"] == "idempotency-key"
 
 
 async def test_chunks_without_end_are_refused_at_the_limit(product: Product) -> None:
@@ -377,7 +483,7 @@ async def test_a_client_that_hangs_up_over_a_long_poll_takes_no_message_along(
     database: Database, broker: Broker, keys: Keys
 ) -> None:
     key = await keys.create("acme", "production", "test")
-    queue = await broker.ensure_queue((await keys.authenticate(key)).id, "orders")
+    queue = await broker.ensure_queue((await keys.authenticate(key)).environment.id, "orders")
     async with (
         application(database, keys, broker) as app,
         Serving(app, broker.wakeups.close) as serving,

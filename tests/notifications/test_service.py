@@ -53,7 +53,7 @@ async def second_process(database_arguments: dict[str, Any], accepted: Queue) ->
 
 @pytest.fixture
 async def elsewhere(keys: Keys) -> Environment:
-    return await keys.authenticate(await keys.create("acme", "staging", "test"))
+    return (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
 
 
 def submission(*subjects: str, key: str | None = None, body: str | None = None) -> tuple[Submission, ...]:

@@ -144,7 +144,7 @@ async def test_processes_that_take_the_same_keys_in_opposite_orders_do_not_block
 
 
 async def test_an_environment_finds_only_its_own(connection: Connection, environment: Environment, keys: Keys) -> None:
-    elsewhere = await keys.authenticate(await keys.create("acme", "staging", "test"))
+    elsewhere = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
     ours = await add(connection, environment.id, notification("ann"))
     theirs = await add(connection, elsewhere.id, notification("ann"))
     assert await store.find(connection, elsewhere.id, ours[0]) is None

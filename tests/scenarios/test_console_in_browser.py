@@ -263,10 +263,8 @@ def test_hostile_text_runs_nowhere(visitor: Visitor, server: Server) -> None:
 
 
 def test_a_revoked_key_ends_an_open_page(browser: Browser, server: Server) -> None:
-    created = server.run("keys", "create", "guest")
-    assert created.returncode == 0, created.stderr
     guest = Visitor(browser, server.url, viewport=DESKTOP)
-    guest.sign_in(created.stdout.strip())
+    guest.sign_in(server.create_key("guest"))
     expect(guest.page.locator("#live-state")).to_have_text("Live")
     listed = server.run("keys", "list").stdout
     key_id = next(line.split()[0] for line in listed.splitlines() if "guest" in line)

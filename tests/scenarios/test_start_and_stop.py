@@ -203,13 +203,11 @@ def test_a_setting_that_is_not_valid_is_named_in_one_line(setting: str, value: s
 def test_keys_are_made_listed_and_revoked_beside_a_running_server() -> None:
     with serving() as server:
         postmaster = server.postmaster()
-        made = server.run("keys", "create", "billing service")
-        key = made.stdout.strip()
-        assert (made.returncode, made.stderr) == (0, "")
+        key = server.create_key("billing service")
         assert server.request("GET", "/v1/overview", key=key).status == 200
 
-        other = server.run("keys", "create", "of others", "--organisation", "acme", "--environment", "staging")
-        assert server.request("POST", "/v1/events", event(), key=other.stdout.strip()).status == 202
+        other = server.create_key("of others", "--organisation", "acme", "--environment", "staging")
+        assert server.request("POST", "/v1/events", event(), key=other).status == 202
         assert server.overview()["events"] == 0  # each key opens its own environment
 
         listed = server.run("keys", "list").stdout
@@ -224,8 +222,8 @@ def test_keys_are_made_listed_and_revoked_beside_a_running_server() -> None:
 
 def test_keys_are_made_listed_and_revoked_without_a_server() -> None:
     with serving(started=False) as server:
-        kept = server.run("keys", "create", "kept").stdout.strip()
-        revoked = server.run("keys", "create", "revoked").stdout.strip()
+        kept = server.create_key("kept")
+        revoked = server.create_key("revoked")
         assert server.run("keys", "revoke", id_of(server.run("keys", "list").stdout, "revoked")).returncode == 0
         unknown = server.run("keys", "revoke", "00000000-0000-0000-0000-000000000000")
         assert unknown.returncode == 1
@@ -291,7 +289,7 @@ async def test_it_starts_and_stops_on_a_database_of_someone_else(cluster: Cluste
         server.until_settled()
         for notification_id in (first, second):
             assert server.outcomes(notification_id) == {ANN: "sent", BOB: "sent"}
-        made = server.run("keys", "create", "another")
-        assert server.request("GET", "/v1/overview", key=made.stdout.strip()).json() == server.overview()
+        another = server.create_key("another")
+        assert server.request("GET", "/v1/overview", key=another).json() == server.overview()
         assert server.interrupt() == 0
         assert not server.data_directory.exists()

@@ -65,6 +65,7 @@ async def call(
     path: str,
     *chunks: bytes | None,
     headers: Sequence[tuple[bytes, bytes]] = (),
+    query: bytes = b"",
 ) -> Answer:
     """Hand a request to an application as it is, however odd. A chunk that is None is the end of the connection."""
     scope = {
@@ -75,7 +76,7 @@ async def call(
         "scheme": "http",
         "path": path,
         "raw_path": path.encode("utf-8", "surrogatepass"),
-        "query_string": b"",
+        "query_string": query,
         "root_path": "",
         "headers": list(headers),
         "client": ("127.0.0.1", 1),

@@ -165,6 +165,12 @@ class Server:
             check=False,
         )
 
+    def create_key(self, *arguments: str) -> str:
+        """Make another API key with `keys create`; return it."""
+        made = self.run("keys", "create", *arguments)
+        assert made.returncode == 0, made.stderr
+        return made.stdout.splitlines()[0].removeprefix("BELLRINGER_API_KEY=")
+
     def postgres_processes(self) -> list[int]:
         """The ids of all processes of the embedded PostgreSQL: they work inside its directory."""
         database_directory = os.fsencode(self.data_directory.resolve() / "postgres")

@@ -1,46 +1,96 @@
-"""Background work of the broker: the sweep of due messages, and the purge of old ones."""
+"""Background work of the broker, safe in every process at once: the database's locks let one at a time through."""
 
 from __future__ import annotations
 
-from bellringer.broker import store
+import asyncio
+from collections import deque
+
+from bellringer.broker import queue_store, store
 from bellringer.broker.service import Broker
 from bellringer.kernel.database import Database
 from bellringer.kernel.lease import Lease
 from bellringer.kernel.service import Loop
 
-_SWEEP_BATCH = 1000
-_PURGE_BATCH = 10_000
+_INBOX_BATCH = 1000
+_INBOX_BATCH_BYTES = 8 * 1024 * 1024
+_SWEEP_BATCH = 500
+_COLLECT_BATCH = 1000
+_FULL_LOOK_SECONDS = 60.0
+
+
+class InboxMover(Loop):
+    """Moves to their queues what was published inside transactions.
+
+    It looks at ids above the highest below which every transaction is over, so it need not walk over what it removed
+    long ago, and yet sees a low id that is committed late. (An id is drawn a moment before its transaction gets a
+    number; should that moment ever be longer than a round, a look from the very beginning finds the row, once a
+    minute.)
+    """
+
+    def __init__(self, database: Database, broker: Broker) -> None:
+        super().__init__("inbox mover", interval_seconds=broker.config.inbox_interval_seconds)
+        self._database = database
+        self._wakeups = broker.wakeups
+        self._wakeups.on_inbox = self.wake
+        self._settled = 0
+        self._highest = 0
+        self._marks: deque[tuple[int, int]] = deque()
+        self._look_at_all_after = 0.0
+
+    async def run_once(self) -> bool:
+        """Move one batch and wake the claims that wait for it."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at_all_after:
+            self._look_at_all_after = now + _FULL_LOOK_SECONDS
+            self._settled = 0
+        async with self._database.connection() as connection:
+            drained = await store.drain_inbox(connection, self._settled, _INBOX_BATCH, _INBOX_BATCH_BYTES)
+        while self._marks and self._marks[0][1] <= drained.all_over_before:
+            self._settled = self._marks.popleft()[0]
+        if drained.highest is not None and drained.highest > self._highest:
+            self._highest = drained.highest
+            self._marks.append((drained.highest, drained.next_transaction))
+        for queue_id in drained.queue_ids:
+            self._wakeups.wake(queue_id, drained.moved)
+        return drained.moved > 0
 
 
 class Sweeper(Loop):
-    """Returns messages whose visibility timeout or delay is over. Safe in every process at once."""
+    """Returns messages whose visibility timeout or delay is over."""
 
     def __init__(self, database: Database, broker: Broker) -> None:
         super().__init__("broker sweeper", interval_seconds=broker.config.sweep_interval_seconds)
         self._database = database
-        self._broker = broker
+        self._wakeups = broker.wakeups
 
     async def run_once(self) -> bool:
-        """Return one batch of due messages and wake the claims that wait for them."""
+        """End what is over in each queue, one batch, and wake the claims that wait for it."""
+        more = False
         async with self._database.connection() as connection:
-            returned = await store.sweep(connection, _SWEEP_BATCH)
-        for queue_id, number in returned.items():
-            self._broker.wakeups.wake(queue_id, number)
-        return sum(returned.values()) == _SWEEP_BATCH
+            for number, queue_id in await store.due_queues(connection):
+                swept = await store.sweep(connection, number, _SWEEP_BATCH)
+                self._wakeups.wake(queue_id, swept)
+                more = more or swept >= _SWEEP_BATCH
+        return more
 
 
-class Purger(Loop):
-    """Removes deleted messages past their retention, in one process at a time."""
+class Collector(Loop):
+    """Removes messages past their retention, and the rows of deleted queues; in one process at a time."""
 
     def __init__(self, database: Database, broker: Broker) -> None:
-        interval_seconds = broker.config.purge_interval_seconds
-        super().__init__("broker purger", interval_seconds=interval_seconds)
+        interval_seconds = broker.config.collect_interval_seconds
+        super().__init__("broker collector", interval_seconds=interval_seconds)
         self._database = database
-        self._lease = Lease(database, "broker purger", ttl_seconds=3 * interval_seconds)
+        self._lease = Lease(database, "broker collector", ttl_seconds=3 * interval_seconds)
 
     async def run_once(self) -> bool:
-        """Remove one batch."""
+        """Remove one batch of each kind."""
         if await self._lease.hold() is None:
             return False
+        more = False
         async with self._database.connection() as connection:
-            return await store.purge(connection, _PURGE_BATCH) == _PURGE_BATCH
+            for queue in await queue_store.list_queues(connection, None):
+                more = await store.collect(connection, queue.number, _COLLECT_BATCH) == _COLLECT_BATCH or more
+            for number in await queue_store.deleted_queues(connection):
+                more = await queue_store.remove_rows(connection, number, _COLLECT_BATCH) or more
+            return await store.forget_deduplications(connection, _COLLECT_BATCH) == _COLLECT_BATCH or more

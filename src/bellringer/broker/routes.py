@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
-from uuid import UUID
 
 import msgspec
 from litestar import get
 from litestar.params import FromPath, QueryParameter
 
+from bellringer.broker.checks import check_publications
 from bellringer.broker.metrics import refresh_queue_metrics
-from bellringer.broker.model import Message, Queue, QueueCounts, ReceiptHandle
-from bellringer.broker.service import Broker, Publication, check_publications
+from bellringer.broker.model import Message, Publication, Queue, QueueCounts, QueueSettings, ReceiptHandle
+from bellringer.broker.service import Broker
 from bellringer.edge.app import AnyRequest, OpenedEnvironment, Routes, while_connected
 from bellringer.edge.decoding import decode_json
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
-from bellringer.kernel.errors import InvalidInput
 
 TAG = "queues"
 
@@ -46,7 +45,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     msg: str
-    receipt_handle: UUID
+    receipt_handle: str
     attempts: int
     created_at: datetime
 
@@ -55,13 +54,6 @@ class ClaimedMessages(msgspec.Struct, frozen=True, kw_only=True):
     """What a claim took, the oldest first; empty when nothing came in time."""
 
     messages: list[ClaimedMessage]
-
-
-class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a queue: how long a claim holds, and how long a deleted message is kept."""
-
-    visibility_timeout_seconds: int = 600
-    retention_seconds: int = 7 * 24 * 3600
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +95,7 @@ def broker_routes(broker: Broker) -> Routes:
     async def acknowledge(request: RawRequest) -> RawReply:
         name, handle = request.parameters
         queue = await broker.queue(request.environment.id, name)
-        await broker.acknowledge(queue, parse_receipt_handle(handle))
+        await broker.acknowledge(queue, ReceiptHandle(handle))
         return RawReply(status=204)
 
     async def configure_queue(request: RawRequest) -> RawReply:
@@ -111,8 +103,7 @@ def broker_routes(broker: Broker) -> Routes:
         found = await broker.configure_queue(
             request.environment.id,
             request.parameters[0],
-            visibility_timeout_seconds=settings.visibility_timeout_seconds,
-            retention_seconds=settings.retention_seconds,
+            settings,
         )
         return RawReply(status=200, body=_encode(_view(found, (await broker.counts([found]))[found.id])))
 
@@ -185,14 +176,6 @@ def broker_routes(broker: Broker) -> Routes:
         ],
         refresh_metrics=[lambda: refresh_queue_metrics(broker)],
     )
-
-
-def parse_receipt_handle(handle: str) -> ReceiptHandle:
-    """A receipt handle out of a URL. Raises `InvalidInput`."""
-    try:
-        return ReceiptHandle(UUID(handle))
-    except ValueError:
-        raise InvalidInput("a receipt handle is a UUID", field="receipt_handle") from None
 
 
 def _claimed(message: Message) -> ClaimedMessage:

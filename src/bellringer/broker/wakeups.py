@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
-from bellringer.broker import store
+from bellringer.broker import queue_store
 from bellringer.kernel.database import Database
 from bellringer.kernel.service import Loop
 
@@ -23,6 +23,7 @@ class Wakeups:
     def __init__(self) -> None:
         self._waiting: defaultdict[UUID, deque[asyncio.Event]] = defaultdict(deque)
         self._closed = False
+        self.on_inbox: Callable[[], None] = _nobody
 
     @contextmanager
     def waiter(self, queue_id: UUID) -> Iterator[asyncio.Event]:
@@ -63,6 +64,10 @@ class Wakeups:
             self.wake(queue_id, len(line))
 
 
+def _nobody() -> None:
+    """Nothing in this process moves the inbox: another one does, soon."""
+
+
 class PendingWatcher(Loop):
     """Wakes a claim when another process has put a message into its queue."""
 
@@ -75,6 +80,6 @@ class PendingWatcher(Loop):
         """Look once at the queues on which a claim waits."""
         if queues := self._wakeups.queues():
             async with self._database.connection() as connection:
-                for queue_id in await store.queues_with_pending(connection, queues):
+                for queue_id in await queue_store.queues_with_pending(connection, queues):
                     self._wakeups.wake(queue_id)
         return False

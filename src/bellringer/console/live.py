@@ -21,10 +21,10 @@ from bellringer.console.fragments import View, fragments_of
 from bellringer.console.pages import PAGE_HEADERS, Pages
 from bellringer.console.snapshot import Pace, Snapshot, SnapshotReader
 from bellringer.edge.keys import Keys
-from bellringer.edge.model import Environment
+from bellringer.edge.model import Environment, Scope
 from bellringer.kernel.backoff import Backoff
 from bellringer.kernel.clock import Clock
-from bellringer.kernel.errors import NotAuthenticated, NotFound, Unavailable
+from bellringer.kernel.errors import NotAllowed, NotAuthenticated, NotFound, Unavailable
 from bellringer.kernel.service import Loop
 
 _HEARTBEAT_SECONDS = 15.0  # shorter than what proxies take for an idle connection
@@ -161,7 +161,7 @@ class Streamer:
                 environment = await self._authenticate(key)
                 async with self._feeds.watch(environment) as feed:
                     await self._follow(feed, key, view, send_chunk)
-            except NotAuthenticated:
+            except (NotAuthenticated, NotAllowed):
                 await send_chunk(_event("signed-out", {}))
                 return
             except NotFound:
@@ -198,7 +198,9 @@ class Streamer:
     async def _authenticate(self, key: str | None) -> Environment:
         if key is None:
             raise NotAuthenticated
-        return await self._keys.authenticate(key)
+        access = await self._keys.authenticate(key)
+        access.require(Scope.ADMIN)
+        return access.environment
 
 
 async def _until_gone(receive: Receive) -> None:

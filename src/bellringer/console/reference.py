@@ -63,14 +63,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """A method at a path."""
+    """A method at a path. `scope` is what a key needs for it; None where no key is needed."""
 
     anchor: str
     method: str
     path: str
     summary: str
     description: str
-    needs_key: bool
+    scope: str | None
     parameters: list[Member]
     bodies: list[Content]
     answers: list[Answer]
@@ -128,7 +128,7 @@ def _operation(method: str, path: str, operation: Json, schemas: Mapping[str, Sc
         path=path,
         summary=operation.get("summary", ""),
         description=operation.get("description", ""),
-        needs_key=bool(operation.get("security")),
+        scope=next((scope for need in operation.get("security", []) for scope in need["key"]), None),
         parameters=[_parameter(parameter) for parameter in operation.get("parameters", [])],
         bodies=_contents(operation.get("requestBody", {}), schemas),
         answers=[

@@ -18,8 +18,8 @@ from litestar.types import ControllerRouterHandler
 
 from bellringer.console.pages import Pages, redirect
 from bellringer.edge.keys import Keys
-from bellringer.edge.model import Environment
-from bellringer.kernel.errors import NotAuthenticated, Unavailable
+from bellringer.edge.model import Environment, Scope
+from bellringer.kernel.errors import NotAllowed, NotAuthenticated, Unavailable
 
 AnyRequest = Request[Any, Any, Any]
 
@@ -33,7 +33,7 @@ _OWN_PATH = re.compile(r"/console(?:/[A-Za-z0-9._~%-]+)*(?:\?[A-Za-z0-9._~%&=+-]
 
 
 class SessionEnded(Exception):
-    """A page was asked for without a valid key."""
+    """A page was asked for without a valid key of an administrator."""
 
     def __init__(self, *, had_key: bool) -> None:
         super().__init__("a valid key is needed to see this page")
@@ -52,11 +52,12 @@ class Sessions:
         if key is None:
             raise SessionEnded(had_key=False)
         try:
-            environment = await self._keys.authenticate(key)
-        except NotAuthenticated:
+            access = await self._keys.authenticate(key)
+            access.require(Scope.ADMIN)
+        except (NotAuthenticated, NotAllowed):
             raise SessionEnded(had_key=True) from None
-        request.state.environment = environment  # an error page keeps its navigation
-        return environment
+        request.state.environment = access.environment  # an error page keeps its navigation
+        return access.environment
 
     async def environment_if_any(self, request: AnyRequest) -> Environment | None:
         """The same for pages that everybody may see: None for who is not signed in, or cannot be known now."""
@@ -107,7 +108,11 @@ def session_handlers(keys: Keys, sessions: Sessions, pages: Pages) -> list[Contr
         form = await request.form()
         wanted, key = own_path(str(form.get("next", ""))), str(form.get("key", "")).strip()
         try:
-            await keys.authenticate(key)
+            access = await keys.authenticate(key)
+            access.require(Scope.ADMIN)
+        except NotAllowed:
+            message = "The console opens to admin keys alone, and this key has other scopes."
+            return login_page(wanted, message=message, status=HTTPStatus.FORBIDDEN)
         except NotAuthenticated:
             message = "No such key: it is unknown or revoked." if key else "Enter an API key."
             return login_page(wanted, message=message, status=HTTPStatus.UNPROCESSABLE_ENTITY)

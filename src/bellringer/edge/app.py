@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPMethod, HTTPStatus
@@ -15,26 +14,30 @@ from litestar.enums import ScopeType
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ASGIApp, ControllerRouterHandler, Message, Scope
+from litestar.types import ASGIApp, ControllerRouterHandler, Message
+from litestar.types import Scope as ConnectionScope
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bellringer import __version__
 from bellringer.edge.decoding import invalid_input
 from bellringer.edge.keys import Keys, bearer_key
 from bellringer.edge.metrics import REQUESTS
-from bellringer.edge.model import Environment
+from bellringer.edge.model import Environment, Scope
 from bellringer.edge.openapi import openapi_document
 from bellringer.edge.problems import Problem, problem, problem_of
-from bellringer.edge.raw import RawRoute, RawRoutes
+from bellringer.edge.raw import RawProtocol, RawRoute, RawRoutes, while_receiving
 from bellringer.kernel.database import Database
-from bellringer.kernel.errors import BellringerError, InvalidInput, Unavailable
+from bellringer.kernel.errors import BellringerError, InvalidInput
 
 T = TypeVar("T")
 
 AnyRequest = Request[Any, Any, Any]
 
 OpenedEnvironment: TypeAlias = NamedDependency[Environment]
-"""The parameter `environment` of a handler: what the request's key opens."""
+"""The parameter `environment` of a handler: what the request's key opens.
+
+The key needs the scope that the handler names, as in `@get(path, opt={"scope": Scope.CONSUME})`: without one, admin.
+"""
 
 
 class EdgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,6 +59,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
 
     handlers: Sequence[ControllerRouterHandler] = ()
     raw: Sequence[RawRoute] = ()
+    protocols: Sequence[RawProtocol] = ()
     refresh_metrics: Sequence[Callable[[], Awaitable[None]]] = ()
 
 
@@ -63,7 +67,9 @@ def build_app(config: EdgeConfig, database: Database, keys: Keys, subsystems: Se
     """Put the routes of all subsystems behind one door."""
 
     async def authenticate(request: AnyRequest) -> Environment:
-        return await keys.authenticate(bearer_key(request.headers.get("authorization")))
+        access = await keys.authenticate(bearer_key(request.headers.get("authorization")))
+        keys.admit(access, request.route_handler.opt.get("scope", Scope.ADMIN))
+        return access.environment
 
     def answer_http_error(request: AnyRequest, error: HTTPException) -> Response[bytes]:
         return _answer_http_error(error, door.methods_at(request.scope["path"]))
@@ -103,30 +109,14 @@ def build_app(config: EdgeConfig, database: Database, keys: Keys, subsystems: Se
         logging_config=None,
     )
     app.state.openapi = openapi_document(described, raw_routes)
-    door = RawRoutes(raw_routes, keys, max_body_bytes=config.max_body_bytes, otherwise=app)
+    protocols = [protocol for routes in subsystems for protocol in routes.protocols]
+    door = RawRoutes(raw_routes, keys, max_body_bytes=config.max_body_bytes, otherwise=app, protocols=protocols)
     return door
 
 
 async def while_connected(request: AnyRequest, work: Coroutine[Any, Any, T]) -> T:
     """Do work that may take long for a client that may hang up: then it is cancelled, and `Unavailable` raised."""
-    working = asyncio.create_task(work)
-    leaving = asyncio.create_task(_until_gone(request))
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
-        if working.cancelled():
-            raise Unavailable("the client has gone")
-        return working.result()
-    finally:
-        leaving.cancel()
-        working.cancel()
-
-
-async def _until_gone(request: AnyRequest) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    return await while_receiving(request.receive, work)
 
 
 @get("/v1/openapi.json", media_type=MediaType.JSON, include_in_schema=False, sync_to_thread=False)
@@ -195,7 +185,7 @@ def _answer(answer: Problem) -> Response[bytes]:
     return Response(content=answer.body(), status_code=answer.status, headers=answer.headers())
 
 
-async def _count(message: Message, scope: Scope) -> None:
+async def _count(message: Message, scope: ConnectionScope) -> None:
     if message["type"] == "http.response.start" and scope["type"] == ScopeType.HTTP:
         path = scope.get("path_template") or "unmatched"
         # A client may invent methods, and each would stay in memory.

@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 from litestar import Litestar
+from litestar.routes import HTTPRoute
 
+from bellringer.edge.model import Scope
 from bellringer.edge.problems import CONTENT_TYPE, Problem
 from bellringer.edge.raw import JSON, RawRoute
 
@@ -26,10 +28,25 @@ def openapi_document(app: Litestar, raw_routes: Sequence[RawRoute]) -> dict[str,
     for route in raw_routes:
         operations = document["paths"].setdefault(route.path, {})
         operations[route.method.lower()] = _operation(route, by_type)
+    _name_scopes(document["paths"], app)
     for path, operations in document["paths"].items():
         for operation in operations.values():
             _explain_problems(path, operation, by_type[repr(Problem)])
     return document
+
+
+def _name_scopes(paths: dict[str, Any], app: Litestar) -> None:
+    for route in app.routes:
+        for handler in route.route_handlers if isinstance(route, HTTPRoute) else ():
+            for method in handler.http_methods:
+                operation = paths.get(route.path_format, {}).get(method.lower(), {})
+                if operation.get("security"):
+                    operation["security"] = _security(handler.opt.get("scope", Scope.ADMIN))
+
+
+def _security(scope: Scope) -> list[dict[str, list[str]]]:
+    """What an operation needs: the scope stands where OpenAPI 3.1 puts the role of a caller."""
+    return [{"key": [scope.value]}]
 
 
 def _types_of(routes: Sequence[RawRoute]) -> list[Any]:
@@ -53,7 +70,7 @@ def _operation(route: RawRoute, by_type: dict[str, dict[str, Any]]) -> dict[str,
         "summary": route.summary,
         "description": route.description,
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
-        "security": [{"key": []}],
+        "security": _security(route.scope),
         "parameters": parameters,
         "responses": {str(route.success_status): answer},
     }

@@ -1,50 +1,72 @@
-"""Raw routes: served by plain ASGI in front of the web framework. Those that take a request per message are here for
-speed, and every other one with a JSON body because the framework reads `"1"` where a number is asked for.
+"""Raw routes: served in front of the web framework. Those that take a request per message are here for speed, and
+every other one with a JSON body because the framework reads `"1"` where a number is asked for.
 
-Measured with Granian on two cores, 256 connections, the same answer: 40,600 requests per second here, 11,000 through
-the framework's routing and argument handling. Authentication, size limit and problem details are the same on both
-sides, and the OpenAPI document lists both (`bellringer.edge.openapi`).
+Authentication, size limit and problem details are the same on both sides, and the OpenAPI document lists both
+(`bellringer.edge.openapi`). A server hands requests over as `Incoming`: `bellringer.edge.rsgi` does, and `RawRoutes`
+is an ASGI application beside that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import cache
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import cache, partial
+from http import HTTPMethod
+from typing import Any, TypeVar
 
 import msgspec
 from litestar.enums import ScopeType
-from litestar.types import ASGIApp, HTTPScope, Receive, Scope, Send
+from litestar.types import ASGIApp, Receive, Send
+from litestar.types import Scope as ConnectionScope
 from prometheus_client import Counter
 
+from bellringer.edge.incoming import AsgiIncoming, Incoming
 from bellringer.edge.keys import Keys, bearer_key
 from bellringer.edge.metrics import REQUESTS
-from bellringer.edge.model import Environment
+from bellringer.edge.model import Access, Environment, Scope
 from bellringer.edge.problems import problem_of
-from bellringer.kernel.errors import InvalidInput, TooLarge
+from bellringer.kernel.errors import InvalidInput, Unavailable
+
+T = TypeVar("T")
 
 JSON = "application/json"
-_LONGEST_LENGTH = 19  # the digits of 2**63
 
 
 class RawRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request whose key was accepted and whose body was read. Header names are in lower case."""
+    """A request whose key was accepted and whose body was read. Header names are in lower case.
 
-    environment: Environment
+    `query` is as sent, percent-encoded; `receive` tells when the client hangs up (see `while_receiving`).
+    """
+
+    access: Access
     parameters: Sequence[str]
-    headers: dict[str, str]
+    query: str
+    headers: Mapping[str, str]
     body: bytes
+    receive: Receive
+
+    @property
+    def environment(self) -> Environment:
+        """What the request's key opens."""
+        return self.access.environment
 
 
 class RawReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: a status and JSON, or no body."""
+    """An answer: a status and JSON, or what its headers say, or no body."""
 
     status: int
     body: bytes = b""
+    headers: dict[str, str] = {}
+
+    def all_headers(self) -> dict[str, str]:
+        """The headers to send, but for the length."""
+        return ({"content-type": JSON} if self.body else {}) | self.headers
 
 
 class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A route: `path` such as `/v1/message/{queue}`, of which the parts in braces are its parameters.
+
+    A key needs `scope` to use it.
 
     The rest describes it in the OpenAPI document: the types of request bodies by content type, and of the
     answers with `success_status`; several types are alternatives.
@@ -57,81 +79,161 @@ class RawRoute(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     tag: str
     success_status: int
+    scope: Scope = Scope.ADMIN
     requests: dict[str, tuple[Any, ...]] = {}
     request_headers: dict[str, str] = {}
     responses: tuple[Any, ...] = ()
 
 
-class RawRoutes:
-    """An ASGI application that serves raw routes itself and hands every other request on."""
+class RawExchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that nobody has authenticated and whose body is still to be read. Header names are in lower case.
 
-    def __init__(self, routes: Sequence[RawRoute], keys: Keys, *, max_body_bytes: int, otherwise: ASGIApp) -> None:
+    `path` and `query` are as sent, percent-encoded. `read_body` raises `TooLarge`, and `InvalidInput` when the
+    connection closes; `receive` tells of that later.
+    """
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]
+    read_body: Callable[[], Awaitable[bytes]]
+    receive: Receive
+
+
+class RawProtocol(msgspec.Struct, frozen=True, kw_only=True):
+    """A protocol that is not ours: it takes requests by method and path, and answers them all by itself.
+
+    `takes` says so for a method and a decoded path; raw routes come first. `answer` authenticates, and puts every error
+    into the shape that its clients expect. Requests are counted under the name of the protocol.
+    """
+
+    name: str
+    takes: Callable[[str, str], bool]
+    answer: Callable[[RawExchange], Awaitable[RawReply]]
+
+
+class RawRoutes:
+    """Answers requests to raw routes and protocols; as an ASGI application, it hands every other one on."""
+
+    def __init__(
+        self,
+        routes: Sequence[RawRoute],
+        keys: Keys,
+        *,
+        max_body_bytes: int,
+        otherwise: ASGIApp,
+        protocols: Sequence[RawProtocol] = (),
+    ) -> None:
+        self.otherwise = otherwise
         self._routes = {_shape(route.method, route.path.split("/")): route for route in routes}
+        self._protocols = protocols
         self._keys = keys
         self._max_body_bytes = max_body_bytes
-        self._otherwise = otherwise
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
+    async def __call__(self, scope: ConnectionScope, receive: Receive, send: Send) -> None:
+        """Serve one connection as ASGI."""
         if scope["type"] == ScopeType.HTTP:
-            parts = scope["path"].split("/")
-            route = self._routes.get(_shape(scope["method"], parts))
-            if route is not None:
-                await self._serve(route, parts[3:], scope, receive, send)
+            reply = await self.answer(AsgiIncoming(scope, receive))
+            if reply is not None:
+                await _send(reply, send)
                 return
-        await self._otherwise(scope, receive, send)
+        await self.otherwise(scope, receive, send)
+
+    async def answer(self, incoming: Incoming) -> RawReply | None:
+        """The reply to a request, which is never an exception; None when no route and no protocol takes it."""
+        parts = incoming.path.split("/")
+        route = self._routes.get(_shape(incoming.method, parts))
+        if route is not None:
+            reply = await self._answer_route(route, parts[3:], incoming)
+            _counter(route.method, route.path, reply.status).inc()
+            return reply
+        for protocol in self._protocols:
+            if protocol.takes(incoming.method, incoming.path):
+                reply = await self._answer_protocol(protocol, incoming)
+                _counter(incoming.method, protocol.name, reply.status).inc()
+                return reply
+        return None
 
     def methods_at(self, path: str) -> list[str]:
-        """The methods that raw routes take at a path."""
+        """The methods that raw routes and protocols take at a path."""
         parts = path.split("/")
-        return [method for method, *shape in self._routes if (method, *shape) == _shape(method, parts)]
+        of_routes = [method for method, *shape in self._routes if (method, *shape) == _shape(method, parts)]
+        of_protocols = [method for method in HTTPMethod if any(one.takes(method, path) for one in self._protocols)]
+        return [*of_routes, *of_protocols]
 
-    async def _serve(
-        self, route: RawRoute, parameters: Sequence[str], scope: HTTPScope, receive: Receive, send: Send
-    ) -> None:
+    async def _answer_route(self, route: RawRoute, parameters: Sequence[str], incoming: Incoming) -> RawReply:
         try:
-            headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-            environment = await self._keys.authenticate(bearer_key(headers.get("authorization")))
-            _check_path(scope["path"])
-            body = await self._read_body(headers, receive)
-            reply = await route.handle(
-                RawRequest(environment=environment, parameters=parameters, headers=headers, body=body)
+            access = await self._keys.authenticate(bearer_key(incoming.authorization))
+            self._keys.admit(access, route.scope)
+            _check_path(incoming.path)
+            return await route.handle(
+                RawRequest(
+                    access=access,
+                    parameters=parameters,
+                    query=incoming.query,
+                    headers=incoming.headers,
+                    body=await incoming.read_body(self._max_body_bytes),
+                    receive=incoming.receive,
+                )
             )
-            status, content, answer_headers = reply.status, reply.body, {"content-type": JSON} if reply.body else {}
         except Exception as error:  # noqa: BLE001 - every error becomes a problem, as on the framework's side
-            problem = problem_of(error)
-            status, content, answer_headers = problem.status, problem.body(), problem.headers()
-        _counter(route.method, route.path, status).inc()
-        answer_headers["content-length"] = str(len(content))
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(name.encode(), value.encode()) for name, value in answer_headers.items()],
-            }
+            return _refusal(error)
+
+    async def _answer_protocol(self, protocol: RawProtocol, incoming: Incoming) -> RawReply:
+        exchange = RawExchange(
+            method=incoming.method,
+            path=incoming.encoded_path,
+            query=incoming.query,
+            headers=incoming.headers,
+            read_body=partial(incoming.read_body, self._max_body_bytes),
+            receive=incoming.receive,
         )
-        await send({"type": "http.response.body", "body": content, "more_body": False})
+        try:
+            return await protocol.answer(exchange)
+        except Exception as error:  # noqa: BLE001 - a fault of ours, which the protocol has no words for
+            return _refusal(error)
 
-    async def _read_body(self, headers: dict[str, str], receive: Receive) -> bytes:
-        announced = headers.get("content-length", "")
-        # A length of more digits is too large whatever it says, and Python refuses to read thousands of them.
-        if announced.isdecimal() and (len(announced) > _LONGEST_LENGTH or int(announced) > self._max_body_bytes):
-            raise self._too_large()
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            event = await receive()
-            if event["type"] != "http.request":
-                raise InvalidInput("the connection closed before the body ended", field="body")
-            chunks.append(event["body"])
-            size += len(event["body"])
-            if size > self._max_body_bytes:
-                raise self._too_large()
-            if not event["more_body"]:
-                return b"".join(chunks)
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"a request body holds at most {self._max_body_bytes} bytes", field="body")
+async def while_receiving(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Do work that may take long for a client that may hang up: then it is cancelled, and `Unavailable` raised.
+
+    The body of the request must have been read.
+    """
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+        if working.cancelled():
+            raise Unavailable("the client has gone")
+        return working.result()
+    finally:
+        leaving.cancel()
+        working.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _refusal(error: Exception) -> RawReply:
+    problem = problem_of(error)
+    return RawReply(status=problem.status, body=problem.body(), headers=problem.headers())
+
+
+async def _send(reply: RawReply, send: Send) -> None:
+    headers = reply.all_headers() | {"content-length": str(len(reply.body))}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": reply.status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": reply.body, "more_body": False})
 
 
 @cache

@@ -1,7 +1,8 @@
 """The HTTP server as a service: Granian inside this process and its event loop.
 
-Granian parses HTTP in threads of its own, outside the interpreter lock: 40,600 requests per second for a plain
-answer against uvicorn's 30,800 (256 connections, two cores, the load generator on them).
+Granian parses HTTP in threads of its own, outside the interpreter lock: 40,600 requests per second for a plain answer
+as ASGI against uvicorn's 30,800 (256 connections, two cores, the load generator on them), and more over its own
+interface (`bellringer.edge.rsgi`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from granian.server.embed import Server
 from litestar.types import ASGIApp
 
 from bellringer.edge.app import EdgeConfig
+from bellringer.edge.rsgi import RsgiApp
 from bellringer.kernel.errors import StartupError
 from bellringer.kernel.logs import get_logger
 
@@ -40,10 +42,10 @@ class HttpServer:
         self._end_waits = end_waits
         self._drain_timeout_seconds = drain_timeout_seconds
         self._server = Server(
-            app,
+            RsgiApp(app),
             address=config.host,
             port=config.port,
-            interface=Interfaces.ASGINL,
+            interface=Interfaces.RSGI,
             backlog=_BACKLOG,
             websockets=False,
             log_enabled=False,

@@ -34,6 +34,30 @@ class BatcherConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_waiting_weight: Positive = 64 * 1024 * 1024
 
 
+class Room:
+    """Bounds what waits in several batchers together. One of them gets half of it at most: the others find room."""
+
+    def __init__(self, max_items: int, max_weight: int) -> None:
+        self._max_items = max_items
+        self._max_weight = max_weight
+        self._items = 0
+        self._weight = 0
+
+    def has(self, own_items: int, own_weight: int, weight: int) -> bool:
+        """Whether one more item may wait, of a batcher in which so many wait already."""
+        return (
+            self._items < self._max_items
+            and self._weight + weight <= self._max_weight
+            and own_items < self._max_items / 2
+            and own_weight + weight <= self._max_weight / 2
+        )
+
+    def change(self, items: int, weight: int) -> None:
+        """Note that items came, or with negative numbers went."""
+        self._items += items
+        self._weight += weight
+
+
 class MicroBatcher(Generic[Item, Result]):
     """Gathers items from many callers into one write at a time.
 
@@ -51,8 +75,10 @@ class MicroBatcher(Generic[Item, Result]):
         config: BatcherConfig | None = None,
         weigh: Callable[[Item], int] = lambda _item: 0,
         isolate: tuple[type[Exception], ...] = (),
+        room: Room | None = None,
     ) -> None:
         self._config = config or BatcherConfig()
+        self._room = room
         self._write = write
         self._weigh = weigh
         self._isolate = isolate
@@ -74,10 +100,17 @@ class MicroBatcher(Generic[Item, Result]):
         answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, weight, answer))
         self._waiting_weight += weight
+        if self._room is not None:
+            self._room.change(1, weight)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_until_empty())
             self._writer.add_done_callback(self._refuse_the_forsaken)
         return await answer
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is being written."""
+        return not self._waiting and (self._writer is None or self._writer.done())
 
     async def drain(self) -> None:
         """Refuse new items and return when every item that waits has been answered."""
@@ -88,6 +121,8 @@ class MicroBatcher(Generic[Item, Result]):
     def _has_room(self, weight: int) -> bool:
         if not self._waiting:
             return True
+        if self._room is not None and not self._room.has(len(self._waiting), self._waiting_weight, weight):
+            return False
         return (
             len(self._waiting) < self._config.max_waiting_items
             and self._waiting_weight + weight <= self._config.max_waiting_weight
@@ -120,6 +155,8 @@ class MicroBatcher(Generic[Item, Result]):
                 break
             self._waiting.popleft()
             self._waiting_weight -= weight
+            if self._room is not None:
+                self._room.change(-1, -weight)
             batch_weight += weight
             items.append(item)
             answers.append(answer)

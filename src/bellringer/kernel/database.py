@@ -44,6 +44,15 @@ _PASSING: tuple[type[Exception], ...] = (
 )
 
 
+_SERVER_SETTINGS = {
+    "application_name": "bellringer",
+    "jit": "off",
+    "TimeZone": "UTC",
+    # A process that is stopped in the middle of a transaction keeps its locks no longer than this.
+    "idle_in_transaction_session_timeout": "10s",
+}
+
+
 class DatabaseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to reach the database and how many connections to keep."""
 
@@ -76,7 +85,7 @@ class Database:
                 max_size=config.pool_size,
                 timeout=config.connect_timeout_seconds,
                 command_timeout=config.command_timeout_seconds,
-                server_settings={"application_name": "bellringer", "jit": "off", "TimeZone": "UTC"},
+                server_settings=_SERVER_SETTINGS,
                 **arguments,
             )
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:

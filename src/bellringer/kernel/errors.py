@@ -5,6 +5,8 @@ The docstring of a class is its default message. No HTTP codes here: `bellringer
 
 from __future__ import annotations
 
+import math
+
 
 class BellringerError(Exception):
     """Something went wrong inside Bellringer."""
@@ -33,6 +35,10 @@ class NotAuthenticated(BellringerError):
     """A valid API key is needed."""
 
 
+class NotAllowed(BellringerError):
+    """The API key is valid and does not reach that far."""
+
+
 class NotFound(BellringerError):
     """There is no such thing, or it belongs to another environment."""
 
@@ -49,6 +55,14 @@ class Unavailable(BellringerError):
 
 class Overloaded(Unavailable):
     """Too much work is waiting already. Nothing was taken on; try again later."""
+
+
+class RateLimited(Unavailable):
+    """The caller is over a limit of its own. Nothing was taken on; try again later."""
+
+    def __init__(self, message: str | None = None, *, wait_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = max(1, math.ceil(wait_seconds))
 
 
 class StartupError(BellringerError):

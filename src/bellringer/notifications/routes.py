@@ -12,6 +12,7 @@ from litestar.params import FromPath, QueryParameter
 
 from bellringer.edge.app import OpenedEnvironment, Routes
 from bellringer.edge.decoding import decode_json
+from bellringer.edge.model import Scope
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.channels.model import CapturedMail, CapturedMessage
@@ -104,7 +105,8 @@ def notification_routes(notifications: Notifications, mailbox: CapturedMailbox) 
         notification, timeline = await notifications.get(environment.id, notification_id)
         return NotificationDetail(**msgspec.structs.asdict(notification), timeline=timeline)
 
-    @get("/v1/overview", tags=["events"], summary="Count what happened", security=_KEY)
+    # The scope of those who send events: `bellringer replay` asks for it before it sends any.
+    @get("/v1/overview", tags=["events"], summary="Count what happened", security=_KEY, opt={"scope": Scope.PUBLISH})
     async def overview(environment: OpenedEnvironment) -> Overview:
         """What the environment has done since it began."""
         return await notifications.overview(environment.id)
@@ -150,6 +152,7 @@ def notification_routes(notifications: Notifications, mailbox: CapturedMailbox) 
                 "structured or batch mode. Answers after the commit; a batch is stored all or none.",
                 tag="events",
                 success_status=202,
+                scope=Scope.PUBLISH,
                 requests={
                     JSON: (PlainEvent, list[PlainEvent]),
                     "application/cloudevents+json": (CloudEvent,),

@@ -117,7 +117,7 @@ async def test_it_listens_on_this_machine_alone(url: str) -> None:
 async def test_a_mailbox_shows_the_mail_of_its_environment_in_pages(
     pipeline: Pipeline, mailbox: CapturedMailbox, environment: Environment, keys: Keys
 ) -> None:
-    elsewhere = await keys.authenticate(await keys.create("acme", "staging", "test"))
+    elsewhere = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
     for where, name in ((environment, "ann"), (elsewhere, "bob"), (environment, "cid"), (environment, "dan")):
         await tell(pipeline, where, name)
         await pipeline.run_through()

@@ -365,7 +365,7 @@ async def test_draining_waits_for_the_record_of_what_was_sent(
 async def test_events_of_several_environments_are_sent_in_the_name_of_each(
     pipeline: Pipeline, destination: Destination, environment: Environment, keys: Keys
 ) -> None:
-    staging = await keys.authenticate(await keys.create("acme", "staging", "test"))
+    staging = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
     for where in (environment, staging):
         await pipeline.notifications.accept(where.id, (Submission(notifications=(notification("ann"),)),))
     await pipeline.group_all()

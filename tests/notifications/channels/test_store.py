@@ -174,7 +174,7 @@ async def test_an_outcome_of_an_email_that_is_gone_is_forgotten(connection: Conn
 async def test_mail_is_captured_for_the_environment_of_its_email(
     pipeline: Pipeline, connection: Connection, environment: Environment, keys: Keys
 ) -> None:
-    elsewhere = await keys.authenticate(await keys.create("acme", "staging", "test"))
+    elsewhere = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
     email_id = await email_with(pipeline, environment, notification("ann"))
     assert await store.capture(connection, email_id, "from@acme.example", [ANN], "subject", b"message") is True
     assert await store.capture(connection, UNKNOWN, "from@acme.example", [ANN], "subject", b"message") is False

@@ -44,7 +44,7 @@ async def connection(database: Database) -> AsyncIterator[Connection]:
 
 @pytest.fixture
 async def elsewhere(keys: Keys) -> Environment:
-    return await keys.authenticate(await keys.create("acme", "staging", "test"))
+    return (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
 
 
 async def join(connection: Connection, environment: Environment, *new: NewNotification) -> list[UUID]:
@@ -454,7 +454,7 @@ async def test_a_database_whose_language_sorts_aa_behind_z_cuts_a_digest_into_th
     database = await Database.open(DatabaseConfig(pool_size=4), cluster.arguments("danish"))
     await migrate(database, SUBSYSTEMS)
     keys = Keys(database, SystemClock())
-    environment = await keys.authenticate(await keys.create("acme", "production", "test"))
+    environment = (await keys.authenticate(await keys.create("acme", "production", "test"))).environment
     ids = [UUID(f"00000000-0000-7000-8000-{tail:>012}") for tail in ("a", "aa", "ab", "aaa", "b", "ba")]
     async with database.connection() as connection:
         for found in ids:
