@@ -84,7 +84,8 @@ async def run_product(config: Config, stopping: asyncio.Event, mode: str) -> Non
             broker = assembly.notifications._broker
 
             async def send(queue: Queue, publications: Sequence[Publication]) -> list[MessageId]:
-                (answer,) = await broker._write_publications([(queue, publications)])
+                lane = await broker._lane(queue)
+                (answer,) = await lane._write_publications([publications])
                 if isinstance(answer, Exception):
                     raise answer
                 return answer
