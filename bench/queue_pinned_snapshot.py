@@ -47,10 +47,10 @@ async def window(client: QueueClient, seconds: float) -> list[float]:
     times: list[float] = []
     deadline = time.perf_counter() + seconds
     for batch in bodies(BATCH):
+        if time.perf_counter() > deadline:
+            break
         await client.publish(batch)
         started = time.perf_counter()
-        if started > deadline:
-            break
         claimed = await client.claim(BATCH)
         times.append((time.perf_counter() - started) * 1000)
         await client.acknowledge(claimed)
