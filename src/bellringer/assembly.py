@@ -15,7 +15,9 @@ import msgspec
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
 from bellringer.broker.loops import Collector, InboxMover, Sweeper
+from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
+from bellringer.broker.samples import Sampler
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
 from bellringer.console.routes import console_routes
@@ -124,7 +126,7 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             database,
             keys,
             [
-                broker_routes(broker),
+                broker_routes(broker, Moves(database, broker)),
                 notification_routes(notifications, mailbox),
                 console_routes(keys, broker, notifications, mailbox, stopping),
             ],
@@ -139,6 +141,8 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
                 TallyFolder(database),
                 Sweeper(database, broker),
                 Collector(database, broker),
+                Mover(database, broker),
+                Sampler(database),
                 Expirer(database, settings),
                 Consumer(broker, outbound, sender.handle, _take(100, visibility)),
                 Consumer(broker, closed, grouper.handle, _take(10, visibility)),

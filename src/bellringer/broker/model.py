@@ -24,6 +24,7 @@ SYSTEM_ENVIRONMENT = UUID(int=0)
 
 LARGEST_BODY_BYTES = 256 * 1024
 LARGEST_BATCH = 1000
+LARGEST_MESSAGE_ID = 2**63 - 1
 LONGEST_WAIT_SECONDS = 20.0
 LONGEST_VISIBILITY_TIMEOUT_SECONDS = 12 * 3600
 LONGEST_DELAY_SECONDS = 12 * 3600
@@ -154,6 +155,44 @@ class MessageHistory(msgspec.Struct, frozen=True, kw_only=True):
 
     message: StoredMessage
     entries: list[HistoryEntry]
+
+
+class QueueSample(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue stood at a moment; `published` and `finished` are totals of its life."""
+
+    at: datetime
+    pending: int
+    in_flight: int
+    delayed: int
+    published: int
+    finished: int
+
+
+class MoveState(StrEnum):
+    """Where a move stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class MoveTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A move of the messages of one queue to another, or without a destination to where each of them came from.
+
+    `to_move` is how many waited at its start.
+    """
+
+    id: UUID
+    source_id: UUID
+    destination_id: UUID | None
+    state: MoveState
+    max_per_second: int | None
+    to_move: int
+    moved: int
+    failure: str | None
+    started_at: datetime
+    ended_at: datetime | None
 
 
 class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,7 +43,16 @@ FORGET_DELETED_QUEUE = "DELETE FROM bellringer.deleted_queues WHERE number = $1"
 REMOVE_ROWS = """
 DELETE FROM bellringer.{table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM bellringer.{table} WHERE queue = $1 LIMIT $2))
 """
-TABLES_BY_QUEUE = ("tracked", "chunks", "claims", "claim_outcomes", "tracked_outcomes", "deduplications")
+TABLES_BY_QUEUE = (
+    "tracked",
+    "inbox",
+    "chunks",
+    "claims",
+    "claim_outcomes",
+    "tracked_outcomes",
+    "deduplications",
+    "queue_samples",
+)
 
 # One snapshot for all of it, so the numbers agree. Lanes are counted by their ends, tracked messages by tallies, and
 # the claims that are open one by one. Indexes: the primary keys of chunks and claims, claims_open.

@@ -9,20 +9,24 @@ from uuid import UUID
 
 import msgspec
 
-from bellringer.broker import queue_store, settlement, store
+from bellringer.broker import inspection, queue_store, samples, settlement, store
 from bellringer.broker.checks import check_claim, check_each, check_publications, check_visibility_timeout, fill_in
 from bellringer.broker.lane import Lane, append
 from bellringer.broker.model import (
     LARGEST_BATCH,
+    LARGEST_MESSAGE_ID,
     LONGEST_RETENTION_SECONDS,
     LONGEST_VISIBILITY_TIMEOUT_SECONDS,
     Message,
+    MessageHistory,
     MessageId,
     Publication,
     Queue,
     QueueCounts,
+    QueueSample,
     QueueSettings,
     ReceiptHandle,
+    StoredMessage,
     check_queue_name,
     check_settings,
 )
@@ -175,7 +179,7 @@ class Broker:
         async with self._database.connection() as connection:
             standings = await queue_store.counts(connection, ids)
             ages = await queue_store.ages(connection, ids)
-            rates: dict[UUID, float] = {}
+            rates = await samples.published_per_minute(connection, ids)
         return {
             queue_id: QueueCounts(
                 **msgspec.structs.asdict(standing),
@@ -187,6 +191,27 @@ class Broker:
             for queue_id, standing in standings.items()
             if queue_id in ages
         }
+
+    async def samples(self, queue: Queue, seconds: float) -> list[QueueSample]:
+        """How a queue stood over the last so many seconds; each sample holds until the next."""
+        async with self._database.connection() as connection:
+            return await samples.read(connection, queue.number, seconds)
+
+    async def peek(self, queue: Queue, limit: int) -> list[StoredMessage]:
+        """The first messages that nobody holds, by id, without claiming them. Raises `InvalidInput`."""
+        check_claim(limit, 0.0)
+        async with self._database.connection() as connection:
+            return await inspection.peek(connection, queue.number, limit)
+
+    async def history(self, queue: Queue, message_id: MessageId) -> MessageHistory:
+        """A message and what happened to it, for as long as its queue keeps it. Raises `NotFound`."""
+        found = None
+        if 1 <= message_id <= LARGEST_MESSAGE_ID:
+            async with self._database.connection() as connection:
+                found = await inspection.history(connection, queue.number, message_id)
+        if found is None:
+            raise NotFound(f"there is no message {message_id} in {queue.name}")
+        return found
 
     # Publishing
 

@@ -125,7 +125,7 @@ class RawRoutes:
         protocols: Sequence[RawProtocol] = (),
     ) -> None:
         self.otherwise = otherwise
-        self._routes = {_shape(route.method, route.path.split("/")): route for route in routes}
+        self._routes = {_key(route): route for route in routes}
         self._protocols = protocols
         self._keys = keys
         self._max_body_bytes = max_body_bytes
@@ -142,9 +142,9 @@ class RawRoutes:
     async def answer(self, incoming: Incoming) -> RawReply | None:
         """The reply to a request, which is never an exception; None when no route and no protocol takes it."""
         parts = incoming.path.split("/")
-        route = self._routes.get(_shape(incoming.method, parts))
+        route = self._find(incoming.method, parts)
         if route is not None:
-            reply = await self._answer_route(route, parts[3:], incoming)
+            reply = await self._answer_route(route, _parameters(route, parts), incoming)
             _counter(route.method, route.path, reply.status).inc()
             return reply
         for protocol in self._protocols:
@@ -154,10 +154,15 @@ class RawRoutes:
                 return reply
         return None
 
+    def _find(self, method: str, parts: Sequence[str]) -> RawRoute | None:
+        """The route for the parts of a path: one that names its last part comes before one that takes any."""
+        shape = _shape(method, parts)
+        return self._routes.get((*shape, parts[-1])) or self._routes.get((*shape, ""))
+
     def methods_at(self, path: str) -> list[str]:
         """The methods that raw routes and protocols take at a path."""
         parts = path.split("/")
-        of_routes = [method for method, *shape in self._routes if (method, *shape) == _shape(method, parts)]
+        of_routes = [method for method in HTTPMethod if self._find(method, parts) is not None]
         of_protocols = [method for method in HTTPMethod if any(one.takes(method, path) for one in self._protocols)]
         return [*of_routes, *of_protocols]
 
@@ -251,3 +256,17 @@ def _check_path(path: str) -> None:
 def _shape(method: str, parts: Sequence[str]) -> tuple[str, str, int]:
     """What tells raw routes apart: `/v1/message/{queue}` is ("PUT", "v1/message", 4)."""
     return (method, "/".join(parts[1:3]), len(parts))
+
+
+def _key(route: RawRoute) -> tuple[str, str, int, str]:
+    """The shape of a route, and its last part when that is no parameter and stands behind one."""
+    parts = route.path.split("/")
+    return (*_shape(route.method, parts), parts[-1] if _names_its_end(route) else "")
+
+
+def _names_its_end(route: RawRoute) -> bool:
+    return route.path.count("/") > 3 and not route.path.endswith("}")
+
+
+def _parameters(route: RawRoute, parts: Sequence[str]) -> Sequence[str]:
+    return parts[3:-1] if _names_its_end(route) else parts[3:]

@@ -91,6 +91,9 @@ BEGIN
         count(bellringer.dead_letter(in_queue, seq, attempts, claimed_at, group_key,
             bellringer.dead_letter_queue_of(in_queue, attempts)))
     INTO lost FROM gone;
+    INSERT INTO bellringer.tracked_outcomes (queue, attempts, seq, claimed_at, at, outcome)
+    SELECT queue, attempts, seq, claimed_at, clock_timestamp(), 'returned' FROM bellringer.tracked
+    WHERE queue = in_queue AND seq = ANY (in_seqs);
     WITH returned AS (
         UPDATE bellringer.tracked
         SET claimed_at = NULL,
