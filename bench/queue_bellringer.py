@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from uuid import UUID
 
 from bellringer.assembly import SUBSYSTEMS
-from bellringer.broker import Broker, Message, Publication, Queue, QueueSettings
+from bellringer.broker import Broker, BrokerConfig, Message, Publication, Queue, QueueSettings
 from bellringer.broker.loops import Collector, InboxMover, Sweeper
 from bellringer.broker.model import LARGEST_BATCH
 from bellringer.broker.wakeups import PendingWatcher
@@ -49,6 +49,7 @@ class Bellringer(Contestant):
     """The product."""
 
     name = "Bellringer"
+    config = BrokerConfig()
     settings = QueueSettings()
     client = BellringerClient
 
@@ -58,7 +59,7 @@ class Bellringer(Contestant):
 
     @asynccontextmanager
     async def open(self, arguments: ConnectArguments, clients: int) -> AsyncIterator[Sequence[QueueClient]]:
-        async with opened_broker(arguments) as broker:
+        async with opened_broker(arguments, self.config) as broker:
             queue = await broker.create_queue(ENVIRONMENT, "bench", self.settings)
             yield [self.client(broker, queue) for _ in range(clients)]
 
@@ -74,12 +75,18 @@ class Bellringer(Contestant):
             await asyncio.gather(*(publish(client) for client in clients))
 
 
+class BellringerAtOnce(Bellringer):
+    """The product without claims ahead: every claim goes to the database."""
+
+    config = BrokerConfig(ahead_seconds=0)
+
+
 @asynccontextmanager
-async def opened_broker(arguments: ConnectArguments) -> AsyncIterator[Broker]:
+async def opened_broker(arguments: ConnectArguments, config: BrokerConfig) -> AsyncIterator[Broker]:
     """A broker with its background work."""
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(opened_database(arguments))
-        broker = Broker(database)
+        broker = Broker(database, config)
         stack.push_async_callback(broker.drain)
         stopping = asyncio.Event()
         services = [

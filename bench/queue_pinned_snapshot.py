@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench.queue_bellringer import Bellringer
+from bench.queue_bellringer import BellringerAtOnce
 from bench.queue_contestants import Contestant, Pgmq, QueueClient, connected
 from bench.queue_work import Postgres, bodies, percentile, quantiles, running_postgres
 from bench.support import print_table, scratch_directory
@@ -62,7 +62,7 @@ async def measure_all(seconds: float) -> list[tuple[str, str, float, list[list[f
     with scratch_directory() as directory:
         async with running_postgres(directory) as postgres:
             for name, left_open in LEFT_OPEN.items():
-                for contestant, duration in ((Bellringer(), seconds), (Pgmq(), SHORT_SECONDS)):
+                for contestant, duration in ((BellringerAtOnce(), seconds), (Pgmq(), SHORT_SECONDS)):
                     windows = await claim_times(postgres, contestant, left_open, duration)
                     measured.append((name, contestant.name, duration, windows))
     return measured
