@@ -6,22 +6,17 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import structlog
+from tests.support.queues import counts_of, send, sweep_all
 from tests.support.waiting import PATIENCE_SECONDS, until
 
-from bellringer.broker import Broker, Consumer, ConsumerConfig, Message, Publication, Queue
+from bellringer.broker import Broker, Consumer, ConsumerConfig, Message, Queue
 from bellringer.broker.loops import Sweeper
 from bellringer.broker.model import ReceiptHandle
-from bellringer.edge.model import Environment
 from bellringer.kernel.backoff import Backoff
 from bellringer.kernel.database import Database
 from bellringer.kernel.errors import Unavailable
 
 RETRY = Backoff(first_seconds=60, cap_seconds=600)
-
-
-@pytest.fixture
-async def queue(broker: Broker, environment: Environment) -> Queue:
-    return await broker.ensure_queue(environment.id, "orders")
 
 
 @pytest.fixture
@@ -85,18 +80,9 @@ def handler(database: Database, broker: Broker, queue: Queue, effects: Effects) 
     return Handler(database, broker, queue)
 
 
-async def send(broker: Broker, queue: Queue, *bodies: bytes) -> None:
-    await broker.send(queue, [Publication(body=body) for body in bodies])
-
-
 def consumer_of(broker: Broker, queue: Queue, handler: Handler, *, hold_seconds: float = 60.0) -> Consumer:
     config = ConsumerConfig(batch_items=10, visibility_timeout_seconds=hold_seconds, retry=RETRY)
     return Consumer(broker, queue, handler, config)
-
-
-async def expire(database: Database) -> None:
-    async with database.connection() as connection:
-        await connection.execute("UPDATE bellringer.messages SET due_at = now() - interval '1 s' WHERE due_at > now()")
 
 
 async def test_a_batch_is_handled_in_order_and_completed(
@@ -106,7 +92,7 @@ async def test_a_batch_is_handled_in_order_and_completed(
     assert await consumer_of(broker, queue, handler).run_once() is True
     assert handler.calls == [[b"a", b"b", b"c"]]
     assert await effects.counted() == Counter([b"a", b"b", b"c"])
-    assert (await broker.counts([queue]))[queue.id].deleted == 3
+    assert (await counts_of(broker, queue)).deleted == 3
 
 
 async def test_no_more_is_taken_than_a_batch(broker: Broker, queue: Queue, handler: Handler) -> None:
@@ -130,12 +116,11 @@ async def test_one_bad_message_of_a_batch_holds_up_no_other(
     assert await consumer_of(broker, queue, handler).run_once() is True
     assert handler.calls == [[b"a", b"bad", b"c"], [b"a"], [b"bad"], [b"c"]]
     assert await effects.counted() == Counter([b"a", b"c"])
-    counts = (await broker.counts([queue]))[queue.id]
+    counts = await counts_of(broker, queue)
     assert (counts.deleted, counts.delayed, counts.in_flight) == (2, 1, 0)
 
     handler.fails_before_commit.clear()
-    await expire(database)
-    await Sweeper(database, broker).run_once()
+    await sweep_all(database, broker)
     await consumer_of(broker, queue, handler).run_once()
     assert await effects.counted() == Counter([b"a", b"bad", b"c"])
 
@@ -150,14 +135,13 @@ async def test_what_fails_comes_back_after_a_pause_that_grows(
         async with database.connection() as connection:
             row = await connection.fetchrow(
                 "SELECT attempts, EXTRACT(epoch FROM due_at - clock_timestamp())::float8 AS pause "
-                "FROM bellringer.messages"
+                "FROM bellringer.tracked"
             )
         assert row is not None
         assert row["attempts"] == attempt
         ceiling = RETRY.ceiling_seconds(attempt)
         assert ceiling / 2 - PATIENCE_SECONDS < row["pause"] <= ceiling
-        await expire(database)
-        await Sweeper(database, broker).run_once()
+        await sweep_all(database, broker)
 
 
 async def test_work_that_was_committed_is_not_done_again_when_its_handler_fails_afterwards(
@@ -167,7 +151,7 @@ async def test_work_that_was_committed_is_not_done_again_when_its_handler_fails_
     await send(broker, queue, b"a", b"b")
     await consumer_of(broker, queue, handler).run_once()
     assert await effects.counted() == Counter([b"a", b"b"])
-    assert (await broker.counts([queue]))[queue.id].deleted == 2
+    assert (await counts_of(broker, queue)).deleted == 2
 
 
 async def test_an_attempt_that_lost_its_hold_leaves_no_effect(
@@ -177,8 +161,7 @@ async def test_an_attempt_that_lost_its_hold_leaves_no_effect(
     await send(broker, queue, b"a", b"b")
     slow = asyncio.create_task(consumer_of(broker, queue, handler).run_once())
     await asyncio.wait_for(handler.begun.wait(), PATIENCE_SECONDS)
-    await expire(database)
-    await Sweeper(database, broker).run_once()
+    await sweep_all(database, broker)
 
     fast = Handler(database, broker, queue)
     await consumer_of(broker, queue, fast).run_once()
@@ -187,7 +170,7 @@ async def test_an_attempt_that_lost_its_hold_leaves_no_effect(
     assert await slow is True
     assert handler.calls == [[b"a", b"b"]]
     assert await effects.counted() == Counter([b"a", b"b"])
-    assert (await broker.counts([queue]))[queue.id].deleted == 2
+    assert (await counts_of(broker, queue)).deleted == 2
 
 
 async def test_an_outage_is_no_messages_fault_and_is_told_to_the_loop(
@@ -199,17 +182,16 @@ async def test_an_outage_is_no_messages_fault_and_is_told_to_the_loop(
     with pytest.raises(Unavailable):
         await consumer_of(broker, queue, handler).run_once()
     assert len(handler.calls) == 1
-    assert (await broker.counts([queue]))[queue.id].in_flight == 2
-    await expire(database)
-    await Sweeper(database, broker).run_once()
-    assert (await broker.counts([queue]))[queue.id].pending == 2
+    assert (await counts_of(broker, queue)).in_flight == 2
+    await sweep_all(database, broker)
+    assert (await counts_of(broker, queue)).pending == 2
 
 
 async def hold_ends_later_than(database: Database, seconds: float) -> bool:
     """Whether the message in flight has been held, or is to be, for longer than that."""
     async with database.connection() as connection:
         found: bool = await connection.fetchval(
-            "SELECT due_at > picked_at + make_interval(secs => $1) FROM bellringer.messages WHERE state = 'in_flight'",
+            "SELECT expires_at > claimed_at + make_interval(secs => $1) FROM bellringer.claims WHERE ended_at IS NULL",
             seconds,
         )
     return found
@@ -263,7 +245,7 @@ async def test_a_consumer_takes_what_comes_while_it_waits(broker: Broker, queue:
         await send(broker, queue, f"{number}".encode())
 
     async def all_are_done() -> bool:
-        return (await broker.counts([queue]))[queue.id].deleted == 5
+        return (await counts_of(broker, queue)).deleted == 5
 
     await until(all_are_done)
     stopping.set()

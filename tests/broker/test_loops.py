@@ -11,11 +11,6 @@ from bellringer.kernel.database import Database
 
 
 @pytest.fixture
-async def queue(broker: Broker, environment: Environment) -> Queue:
-    return await broker.ensure_queue(environment.id, "orders")
-
-
-@pytest.fixture
 async def brief(broker: Broker, environment: Environment) -> Queue:
     """A queue that keeps no deleted message."""
     return await broker.configure_queue(environment.id, "brief", visibility_timeout_seconds=60, retention_seconds=0)

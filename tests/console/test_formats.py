@@ -16,8 +16,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
 
 def counts(**given_counts: int) -> QueueCounts:
-    fields = dict.fromkeys(("pending", "in_flight", "delayed", "deleted", "stuck"), 0) | given_counts
-    return QueueCounts(**fields, oldest_pending_age_seconds=0.0)
+    return QueueCounts(**(dict.fromkeys(QueueCounts.__struct_fields__, 0) | given_counts))
 
 
 @pytest.mark.parametrize(

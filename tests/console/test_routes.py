@@ -9,7 +9,7 @@ import pytest
 from tests.support.html import tags_of, text_of
 from tests.support.site import Site
 
-from bellringer.broker import Publication
+from bellringer.broker import Publication, QueueSettings
 from bellringer.kernel.database import Database
 from bellringer.notifications.channels.model import Outcome
 
@@ -153,9 +153,8 @@ async def test_the_overview_counts_what_happened(site: Site, reader: httpx.Async
 
 
 async def test_queues_are_listed_and_shown(site: Site, reader: httpx.AsyncClient) -> None:
-    await site.broker.configure_queue(
-        site.environment.id, "orders", visibility_timeout_seconds=90, retention_seconds=3600
-    )
+    settings = QueueSettings(visibility_timeout_seconds=90, retention_seconds=3600)
+    await site.broker.configure_queue(site.environment.id, "orders", settings)
     listed = text_of((await reader.get("/console/queues")).text)
     for name in ("orders", "notifications.accepted", "digests.closed", "emails.outbound"):
         assert name in listed

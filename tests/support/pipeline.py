@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import msgspec
+from tests.support.queues import make_due
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig, Queue
 from bellringer.broker.loops import Sweeper
@@ -80,8 +81,7 @@ class Pipeline:
 
     async def end_pauses(self) -> None:
         """Let every message that is to come back come back now."""
-        async with self.database.connection() as connection:
-            await connection.execute("UPDATE bellringer.messages SET due_at = now() WHERE due_at > now()")
+        await make_due(self.database)
         await self.sweeper.run_once()
 
     async def group_all(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import asyncpg
+
 from bellringer.broker import settlement, store
 from bellringer.broker.claimer import Claimer
 from bellringer.broker.frames import pack
@@ -16,6 +18,7 @@ from bellringer.broker.receipts import Receipt, Receipts
 from bellringer.broker.wakeups import Wakeups
 from bellringer.kernel.batcher import BatcherConfig, MicroBatcher, Room
 from bellringer.kernel.database import ITEM_FAULTS, Connection, Database
+from bellringer.kernel.errors import NotFound
 
 _WEIGHT_OF_A_MESSAGE = 256
 """What a message weighs in a write beside its body, in bytes: an empty one is not for nothing."""
@@ -37,8 +40,7 @@ class Lane:
     ) -> None:
         self.claimer = Claimer(database, receipts, queue, ahead_seconds=ahead_seconds)
         self._database = database
-        self._queue_id = queue.id
-        self._number = queue.number
+        self._queue = queue
         self._wakeups = wakeups
         self._publisher = MicroBatcher[Sequence[Publication], list[MessageId]](
             "publish", self._write_publications, config=batcher, weigh=_weigh, isolate=ITEM_FAULTS, room=room
@@ -69,23 +71,26 @@ class Lane:
     async def _write_publications(self, items: Sequence[Sequence[Publication]]) -> list[list[MessageId] | Exception]:
         messages = [publication for publications in items for publication in publications]
         async with self._database.connection() as connection:
-            ids = iter(await append(connection, self._number, messages))
+            ids = iter(await append(connection, self._queue, messages))
         answers: list[list[MessageId] | Exception] = [[next(ids) for _ in publications] for publications in items]
-        self._wakeups.wake(self._queue_id, len(messages))
+        self._wakeups.wake(self._queue.id, len(messages))
         return answers
 
     async def _write_finished(self, items: Sequence[Sequence[Receipt]]) -> list[set[Receipt] | Exception]:
         async with self._database.connection() as connection:
             done = await settlement.finish(
-                connection, self._number, [receipt for receipts in items for receipt in receipts]
+                connection, self._queue.number, [receipt for receipts in items for receipt in receipts]
             )
         return [{receipt for receipt in receipts if receipt in done} for receipts in items]
 
 
-async def append(connection: Connection, queue: int, publications: Sequence[Publication]) -> list[MessageId]:
-    """Append messages to a queue, at least one; return their ids in the order given."""
+async def append(connection: Connection, queue: Queue, publications: Sequence[Publication]) -> list[MessageId]:
+    """Append messages to a queue, at least one; return their ids in the order given. Raises `NotFound`."""
     chunks = pack(publications)
-    first_seqs = await store.append(connection, queue, chunks)
+    try:
+        first_seqs = await store.append(connection, queue.number, chunks)
+    except asyncpg.ForeignKeyViolationError:
+        raise NotFound(f"there is no queue {queue.name}") from None
     return [
         MessageId(first_seq + index)
         for first_seq, count in zip(first_seqs, chunks.counts, strict=True)
@@ -94,4 +99,7 @@ async def append(connection: Connection, queue: int, publications: Sequence[Publ
 
 
 def _weigh(publications: Sequence[Publication]) -> int:
-    return sum(_WEIGHT_OF_A_MESSAGE + len(publication.body) for publication in publications)
+    weight = _WEIGHT_OF_A_MESSAGE * len(publications)
+    for publication in publications:  # not sum() of a generator: 3 % of the time of a publish over HTTP
+        weight += len(publication.body)
+    return weight

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 
 from bellringer.broker import queue_store, store
@@ -45,7 +46,9 @@ class InboxMover(Loop):
             self._settled = 0
         async with self._database.connection() as connection:
             drained = await store.drain_inbox(connection, self._settled, _INBOX_BATCH, _INBOX_BATCH_BYTES)
-        while self._marks and self._marks[0][1] <= drained.all_over_before:
+        # A batch that was full may have left ids behind below the mark: not below its own highest.
+        looked_to = math.inf if drained.highest is None else drained.highest
+        while self._marks and self._marks[0][1] <= drained.all_over_before and self._marks[0][0] <= looked_to:
             self._settled = self._marks.popleft()[0]
         if drained.highest is not None and drained.highest > self._highest:
             self._highest = drained.highest
@@ -84,13 +87,15 @@ class Collector(Loop):
         self._lease = Lease(database, "broker collector", ttl_seconds=3 * interval_seconds)
 
     async def run_once(self) -> bool:
-        """Remove one batch of each kind."""
+        """Remove what is past its retention, and one batch of what is left of deleted queues."""
         if await self._lease.hold() is None:
             return False
         more = False
         async with self._database.connection() as connection:
             for queue in await queue_store.list_queues(connection, None):
-                more = await store.collect(connection, queue.number, _COLLECT_BATCH) == _COLLECT_BATCH or more
+                start: int | None = 0
+                while start is not None:
+                    start, _ = await store.collect(connection, queue.number, start, _COLLECT_BATCH)
             for number in await queue_store.deleted_queues(connection):
                 more = await queue_store.remove_rows(connection, number, _COLLECT_BATCH) or more
             return await store.forget_deduplications(connection, _COLLECT_BATCH) == _COLLECT_BATCH or more

@@ -20,22 +20,29 @@ SELECT * FROM bellringer.queues WHERE environment_id = $1 AND dead_letter_queue 
 """
 ADD_QUEUE = """
 INSERT INTO bellringer.queues (id, environment_id, name, visibility_timeout_seconds, retention_seconds, delay_seconds,
-    wait_seconds, max_body_bytes, fifo, content_deduplication, max_receives, dead_letter_queue, redrive_allow, tags)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    wait_seconds, max_body_bytes, fifo, expires, content_deduplication, max_receives, dead_letter_queue, redrive_allow,
+    tags)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 ON CONFLICT (environment_id, name) DO NOTHING
 """
 CHANGE_QUEUE = """
 UPDATE bellringer.queues SET
     visibility_timeout_seconds = $2, retention_seconds = $3, delay_seconds = $4, wait_seconds = $5, max_body_bytes = $6,
-    fifo = $7, content_deduplication = $8, max_receives = $9, dead_letter_queue = $10, redrive_allow = $11, tags = $12,
-    modified_at = clock_timestamp()
+    fifo = $7, expires = $8, content_deduplication = $9, max_receives = $10, dead_letter_queue = $11,
+    redrive_allow = $12, tags = $13, modified_at = clock_timestamp()
 WHERE id = $1
 RETURNING *
 """
 PAUSE_QUEUE = "UPDATE bellringer.queues SET paused = $2, modified_at = clock_timestamp() WHERE id = $1 RETURNING *"
 # The rows of its messages are many: `remove_rows` takes them away bit by bit.
 DELETE_QUEUE = """
-WITH gone AS (DELETE FROM bellringer.queues WHERE id = $1 RETURNING number)
+WITH gone AS (
+    DELETE FROM bellringer.queues WHERE id = $1 RETURNING number
+), tallies AS (
+    DELETE FROM bellringer.tallies WHERE owner = $1
+), tally_entries AS (
+    DELETE FROM bellringer.tally_entries WHERE owner = $1
+)
 INSERT INTO bellringer.deleted_queues SELECT number FROM gone
 """
 DELETED_QUEUES = "SELECT number FROM bellringer.deleted_queues"
@@ -261,6 +268,7 @@ def _columns(settings: QueueSettings) -> tuple[object, ...]:
         settings.wait_seconds,
         settings.max_body_bytes,
         settings.fifo,
+        settings.expires,
         settings.content_deduplication,
         settings.max_receives,
         settings.dead_letter_queue,
@@ -282,6 +290,7 @@ def _queue(row: asyncpg.Record) -> Queue:
             wait_seconds=row["wait_seconds"],
             max_body_bytes=row["max_body_bytes"],
             fifo=row["fifo"],
+            expires=row["expires"],
             content_deduplication=row["content_deduplication"],
             max_receives=row["max_receives"],
             dead_letter_queue=row["dead_letter_queue"],

@@ -228,14 +228,14 @@ class Broker:
             for publication in publications
         ]
         check_each(filled, queue)
-        return await append(connection, queue.number, filled)
+        return await append(connection, queue, filled)
 
     async def send(self, queue: Queue, publications: Sequence[Publication]) -> list[MessageId]:
         """Publish in a commit shared with other callers; return the ids after it. All or none are stored.
 
         A message whose deduplication id was used within five minutes is not stored; its id is that of the first.
         Raises `InvalidInput` for an empty or too large batch, `TooLarge` for a body over the queue's limit,
-        `Overloaded`.
+        `NotFound` when the queue was deleted, `Overloaded`.
         """
         filled = [fill_in(queue, publication) for publication in publications]
         check_publications(filled, queue)

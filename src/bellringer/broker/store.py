@@ -37,11 +37,11 @@ SELECT place, held::text
 FROM unnest($2::bigint[], $3::text[], $4::float8[]) WITH ORDINALITY AS wanted (claim_seq, seqs, seconds, place),
     bellringer.put_back($1, wanted.claim_seq, wanted.seqs::int8multirange, wanted.seconds, $5, $6) AS held
 """
-PUT_BACK_TRACKED = "SELECT bellringer.put_back_tracked($1, $2, $3, $4, $5) AS seq"
+PUT_BACK_TRACKED = "SELECT bellringer.put_back_tracked($1, $2, $3, $4, $5, $6) AS seq"
 DUE_QUEUES = "SELECT number, id FROM bellringer.due_queues()"
 SWEEP = "SELECT bellringer.sweep($1, $2)"
 PURGE = "SELECT bellringer.purge($1)"
-COLLECT = "SELECT bellringer.collect($1, $2)"
+COLLECT = "SELECT next_from, removed FROM bellringer.collect($1, $2, $3)"
 # Index: deduplications_expiry.
 FORGET_DEDUPLICATIONS = """
 DELETE FROM bellringer.deduplications WHERE ctid = ANY (ARRAY(
@@ -162,11 +162,23 @@ async def put_back(
 
 
 async def put_back_tracked(
-    connection: Connection, queue: int, attempts: Sequence[tuple[int, int]], seconds: float, *, keep: bool
+    connection: Connection,
+    queue: int,
+    attempts: Sequence[tuple[int, int]],
+    seconds: float,
+    *,
+    keep: bool,
+    unseen: bool,
 ) -> set[int]:
     """The same for tracked messages by (seq, attempts); return the seqs of those that were held."""
     rows = await connection.fetch(
-        PUT_BACK_TRACKED, queue, [seq for seq, _ in attempts], [attempt for _, attempt in attempts], seconds, keep
+        PUT_BACK_TRACKED,
+        queue,
+        [seq for seq, _ in attempts],
+        [attempt for _, attempt in attempts],
+        seconds,
+        keep,
+        unseen,
     )
     return {row["seq"] for row in rows}
 
@@ -188,10 +200,11 @@ async def purge(connection: Connection, queue: int) -> int:
     return purged
 
 
-async def collect(connection: Connection, queue: int, limit: int) -> int:
-    """Remove chunks past the retention of their queue; return how many."""
-    removed: int = await connection.fetchval(COLLECT, queue, limit)
-    return removed
+async def collect(connection: Connection, queue: int, start: int, limit: int) -> tuple[int | None, int]:
+    """Remove chunks past the retention of their queue from a seq on; return where to go on, and how many went."""
+    row = await connection.fetchrow(COLLECT, queue, start, limit)
+    assert row is not None  # noqa: S101 - the function always returns one row
+    return row["next_from"], row["removed"]
 
 
 async def forget_deduplications(connection: Connection, limit: int) -> int:

@@ -62,7 +62,7 @@ async def pause_seconds(database: Database) -> float:
     """How long the message that is to come back waits."""
     async with database.connection() as connection:
         found: float = await connection.fetchval(
-            "SELECT EXTRACT(epoch FROM due_at - clock_timestamp())::float8 FROM bellringer.messages "
+            "SELECT EXTRACT(epoch FROM due_at - clock_timestamp())::float8 FROM bellringer.tracked "
             "WHERE state = 'delayed'"
         )
     return found

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from tests.support.pipeline import Pipeline, check_exactly_once, emails_of, notification, opened_pipeline
+from tests.support.queues import unfinished
 from tests.support.waiting import PATIENCE_SECONDS
 
 from bellringer.broker import Broker, Message, Queue, ReceiptNotHeld
@@ -47,11 +48,7 @@ async def number_of(database: Database, table: str) -> int:
 
 async def messages_in(pipeline: Pipeline, queue: Queue) -> list[str]:
     """The ids that wait in a queue."""
-    async with pipeline.database.connection() as connection:
-        rows = await connection.fetch(
-            "SELECT body FROM bellringer.messages WHERE queue_id = $1 AND state <> 'deleted' ORDER BY id", queue.id
-        )
-    return [row["body"].decode() for row in rows]
+    return [body.decode() for body in (await unfinished(pipeline.database, queue)).values()]
 
 
 async def test_what_was_accepted_joins_and_its_message_is_done(

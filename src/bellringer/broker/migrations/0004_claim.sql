@@ -94,7 +94,7 @@ DECLARE
     expired int8multirange := '{}';
     chunk record;
 BEGIN
-    SELECT queue.fifo, queue.paused, clock_timestamp() - make_interval(secs => queue.retention_seconds) AS oldest
+    SELECT queue.fifo, queue.paused, CASE WHEN queue.expires THEN clock_timestamp() - make_interval(secs => queue.retention_seconds) END AS oldest
     INTO settings FROM bellringer.queues AS queue WHERE queue.number = in_queue;
     IF NOT FOUND OR settings.paused THEN
         RETURN;
@@ -286,6 +286,6 @@ BEGIN
     FROM unnest(in_queues, in_seqs, in_attempts) AS asked (queue, seq, attempts)
     JOIN bellringer.tracked_outcomes AS past
         ON past.queue = asked.queue AND past.seq = asked.seq AND past.attempts = asked.attempts
-    WHERE past.outcome IN ('finished', 'purged')
+    WHERE (past.outcome = 'finished' OR past.outcome = 'purged' AND past.claimed_at IS NOT NULL)
         AND (past.queue, past.seq) NOT IN (SELECT * FROM unnest(removed.queues, removed.seqs));
 END $$;

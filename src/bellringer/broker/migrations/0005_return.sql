@@ -1,11 +1,11 @@
 -- Messages that leave a claim unfinished: held on, returned, dead-lettered.
 
--- A frame with more in its header.
+-- A frame with more in its header. The header is text, not jsonb: that has no zero character, which JSON may have.
 CREATE FUNCTION bellringer.add_to_header(in_frame bytea, in_addition jsonb) RETURNS bytea
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     header_bytes integer;
-    header jsonb := '{}';
+    header text := '{}';
     encoded bytea;
     body bytea;
 BEGIN
@@ -14,20 +14,27 @@ BEGIN
     ELSE
         header_bytes := get_byte(in_frame, 1) << 24 | get_byte(in_frame, 2) << 16 | get_byte(in_frame, 3) << 8
             | get_byte(in_frame, 4);
-        header := convert_from(substring(in_frame FROM 6 FOR header_bytes), 'UTF8')::jsonb;
+        header := convert_from(substring(in_frame FROM 6 FOR header_bytes), 'UTF8');
         body := substring(in_frame FROM 6 + header_bytes);
     END IF;
-    encoded := convert_to((header || in_addition)::text, 'UTF8');
+    IF header = '{}' THEN
+        header := in_addition::text;
+    ELSE
+        header := left(header, -1) || ', ' || substring(in_addition::text FROM 2);
+    END IF;
+    encoded := convert_to(header, 'UTF8');
     RETURN '\x01'::bytea || int4send(length(encoded)) || encoded || body;
 END $$;
 
--- The number of the dead letter queue, if there is one and so many attempts are enough; else null.
+-- The number of the dead letter queue, if there is one and so many attempts are enough; else null. One that was made
+-- anew as a queue of the other kind, FIFO or not, is none.
 CREATE FUNCTION bellringer.dead_letter_queue_of(in_queue integer, in_attempts integer) RETURNS integer
 LANGUAGE sql STABLE AS $$
     SELECT letters.number
     FROM bellringer.queues AS queue
     JOIN bellringer.queues AS letters
         ON letters.environment_id = queue.environment_id AND letters.name = queue.dead_letter_queue
+            AND letters.fifo = queue.fifo
     WHERE queue.number = in_queue AND in_attempts >= queue.max_receives
 $$;
 
@@ -74,8 +81,11 @@ BEGIN
     END IF;
 END $$;
 
--- Returns held messages, whose rows the caller has locked, to their queue, or moves them to its dead letter queue.
-CREATE FUNCTION bellringer.give_back(in_queue integer, in_seqs bigint[], in_seconds double precision) RETURNS void
+-- Returns held messages, whose rows the caller has locked, to their queue, or moves them to its dead letter queue. An
+-- attempt that nobody saw (`in_unseen`) never was.
+CREATE FUNCTION bellringer.give_back(
+    in_queue integer, in_seqs bigint[], in_seconds double precision, in_unseen boolean
+) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     given record;
@@ -83,7 +93,7 @@ DECLARE
 BEGIN
     WITH gone AS (
         DELETE FROM bellringer.tracked AS message
-        WHERE queue = in_queue AND seq = ANY (in_seqs)
+        WHERE queue = in_queue AND seq = ANY (in_seqs) AND NOT in_unseen
             AND bellringer.dead_letter_queue_of(in_queue, attempts) IS NOT NULL
         RETURNING seq, attempts, claimed_at, group_key
     )
@@ -93,10 +103,11 @@ BEGIN
     INTO lost FROM gone;
     INSERT INTO bellringer.tracked_outcomes (queue, attempts, seq, claimed_at, at, outcome)
     SELECT queue, attempts, seq, claimed_at, clock_timestamp(), 'returned' FROM bellringer.tracked
-    WHERE queue = in_queue AND seq = ANY (in_seqs);
+    WHERE queue = in_queue AND seq = ANY (in_seqs) AND NOT in_unseen;
     WITH returned AS (
         UPDATE bellringer.tracked
-        SET claimed_at = NULL,
+        SET claimed_at = NULL, attempts = attempts - in_unseen::integer,
+            first_claimed_at = CASE WHEN attempts > in_unseen::integer THEN first_claimed_at END,
             due_at = CASE WHEN in_seconds > 0 THEN clock_timestamp() + make_interval(secs => in_seconds) END,
             state = CASE WHEN group_key IS NOT NULL THEN 'queued' WHEN in_seconds > 0 THEN 'delayed'
                 ELSE 'ready' END::bellringer.tracked_state
@@ -108,7 +119,7 @@ BEGIN
     INTO given FROM returned;
     PERFORM bellringer.tally(in_queue, 'held', -(given.delayed + given.pending + lost.messages)),
         bellringer.tally(in_queue, 'delayed', given.delayed), bellringer.tally(in_queue, 'pending', given.pending),
-        bellringer.tally(in_queue, 'redelivered', given.delayed + given.pending);
+        bellringer.tally(in_queue, 'redelivered', CASE WHEN in_unseen THEN 0 ELSE given.delayed + given.pending END);
     IF given.groups IS NOT NULL OR lost.groups IS NOT NULL THEN
         PERFORM bellringer.settle_groups(in_queue, given.groups || lost.groups);
     END IF;
@@ -159,8 +170,9 @@ BEGIN
             SELECT array_agg(seq) AS seqs, array_agg(1) AS attempts
             FROM unnest(in_seqs * extended) AS part, generate_series(lower(part), upper(part) - 1) AS seq
         ) AS wanted
-        CROSS JOIN LATERAL bellringer.put_back_tracked(in_queue, wanted.seqs, wanted.attempts, in_seconds, in_keep)
-            AS held (seq);
+        CROSS JOIN LATERAL bellringer.put_back_tracked(
+            in_queue, wanted.seqs, wanted.attempts, in_seconds, in_keep, in_unseen
+        ) AS held (seq);
         moving := moving + still_held;
     END IF;
     RETURN moving;
@@ -168,7 +180,8 @@ END $$;
 
 -- The same for tracked messages. Returns the seqs of those that were held.
 CREATE FUNCTION bellringer.put_back_tracked(
-    in_queue integer, in_seqs bigint[], in_attempts integer[], in_seconds double precision, in_keep boolean
+    in_queue integer, in_seqs bigint[], in_attempts integer[], in_seconds double precision, in_keep boolean,
+    in_unseen boolean
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -186,7 +199,7 @@ BEGIN
         UPDATE bellringer.tracked SET due_at = clock_timestamp() + make_interval(secs => in_seconds)
         WHERE queue = in_queue AND seq = ANY (held_seqs);
     ELSE
-        PERFORM bellringer.give_back(in_queue, held_seqs, in_seconds);
+        PERFORM bellringer.give_back(in_queue, held_seqs, in_seconds, in_unseen);
     END IF;
     RETURN QUERY SELECT unnest(held_seqs);
 END $$;
@@ -256,7 +269,7 @@ BEGIN
     INTO over_seqs, woken;
     PERFORM bellringer.tally(in_queue, 'delayed', -woken), bellringer.tally(in_queue, 'pending', woken);
     IF over_seqs <> '{}' THEN
-        PERFORM bellringer.give_back(in_queue, over_seqs, 0);
+        PERFORM bellringer.give_back(in_queue, over_seqs, 0, false);
     END IF;
     RETURN swept + woken + cardinality(over_seqs);
 END $$;

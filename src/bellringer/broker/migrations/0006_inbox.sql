@@ -98,10 +98,15 @@ BEGIN
     ELSIF NOT COALESCE(length(message_group), 1) BETWEEN 1 AND 128 OR NOT COALESCE(length(key), 1) BETWEEN 1 AND 128 THEN
         RAISE EXCEPTION 'message_group and deduplication_id have 1 to 128 characters'
             USING ERRCODE = 'invalid_parameter_value';
+    ELSIF jsonb_typeof(attributes) <> 'object' THEN
+        RAISE EXCEPTION 'attributes must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
     ELSIF target.content_deduplication AND key IS NULL THEN
         key := encode(sha256(body), 'hex');
     END IF;
-    header := jsonb_strip_nulls(jsonb_build_object('g', message_group, 'd', key, 'a', attributes));
+    header := jsonb_strip_nulls(jsonb_build_object('g', message_group, 'd', key));
+    IF attributes <> '{}' THEN
+        header := header || jsonb_build_object('a', attributes);
+    END IF;
     IF header <> '{}' THEN
         frame := bellringer.add_to_header(frame, header);
     END IF;
