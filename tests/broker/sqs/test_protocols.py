@@ -305,6 +305,11 @@ def test_an_error_has_the_name_that_each_protocol_gives_it() -> None:
     )
 
 
+def test_what_xml_cannot_hold_is_replaced() -> None:
+    error = SqsError(MALFORMED_INPUT, "no \0\a\ufffe")
+    assert ("Message", "no \ufffd\ufffd\ufffd") in tree_of(QueryCall.refusal(error, "r").body)[1][0][1]
+
+
 def test_a_fault_of_the_server_is_not_the_senders() -> None:
     error = SqsError(INTERNAL_FAILURE, "no <idea>")
     assert JsonCall.refusal(error, "r").headers["x-amzn-query-error"] == "InternalFailure;Receiver"

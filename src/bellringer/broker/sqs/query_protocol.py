@@ -16,6 +16,7 @@ import msgspec
 
 from bellringer.broker.sqs.errors import INVALID_ACTION, MALFORMED_INPUT, NON_EXISTENT_QUEUE, SqsError
 from bellringer.broker.sqs.json_protocol import invalid_arguments
+from bellringer.broker.sqs.names import INVALID_CHARACTERS
 from bellringer.broker.sqs.requests import Request
 from bellringer.edge.raw import RawExchange, RawReply
 
@@ -193,7 +194,7 @@ def _content(name: str, value: Any, action: str) -> str:  # noqa: ANN401 - any v
 
 
 def _escape(text: str) -> str:
-    return text.translate(_ESCAPES)
+    return INVALID_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text).translate(_ESCAPES)
 
 
 def _reply(status: int, document: str, request_id: str) -> RawReply:

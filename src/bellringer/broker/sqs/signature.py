@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from urllib.parse import parse_qsl, quote, unquote
 
@@ -177,7 +177,7 @@ def _signature(
 
 def _check_time(signature: Signature, now: datetime) -> None:
     try:
-        signed_at = datetime.strptime(signature.signed_at, _TIME_FORMAT).replace(tzinfo=UTC)
+        signed_at = datetime.fromisoformat(signature.signed_at)
     except ValueError:
         raise _mismatch(f"{signature.signed_at} is not a time.") from None
     oldest = now - LARGEST_SKEW
