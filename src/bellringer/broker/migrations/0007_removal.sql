@@ -1,6 +1,7 @@
 -- Removal: a queue emptied by hand, and messages past their retention.
 
--- Removes every message, and says how many went. What a transaction is just finishing is locked, and left to it.
+-- Removes every message, and says how many went. What a transaction is just finishing is locked, and left to it. What
+-- was published may be published again: a deduplication id would stand for a message that nobody will get.
 CREATE FUNCTION bellringer.purge(in_queue integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,6 +16,7 @@ BEGIN
     DELETE FROM bellringer.inbox WHERE queue = in_queue;
     PERFORM bellringer.lock_order(in_queue);
     PERFORM bellringer.lock_claims(in_queue);
+    DELETE FROM bellringer.deduplications WHERE queue = in_queue;
     FOR claim IN
         SELECT first_seq, next_seq FROM bellringer.claims
         WHERE queue = in_queue AND ended_at IS NULL FOR UPDATE SKIP LOCKED
