@@ -131,7 +131,7 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
                 broker_routes(broker, moves),
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
-                console_routes(keys, broker, notifications, mailbox, stopping),
+                console_routes(keys, broker, moves, notifications, mailbox, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)

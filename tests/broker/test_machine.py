@@ -31,6 +31,8 @@ SQL_PUBLISH = "SELECT bellringer.publish($1, $2::bytea, $3, $4, $5, environment 
 
 T = TypeVar("T")
 
+GROUPS = st.sampled_from("gh")
+DEDUPLICATION_IDS = st.sampled_from([None, None, "a", "b"])
 DELAYS = st.sampled_from([0.0, 0.0, 0.0, 600.0])
 
 
@@ -78,7 +80,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Publishing
 
-    @rule(messages=st.lists(st.tuples(DELAYS, st.sampled_from("gh"), st.sampled_from([None, None, "a", "b"])), min_size=1, max_size=4))
+    @rule(messages=st.lists(st.tuples(DELAYS, GROUPS, DEDUPLICATION_IDS), min_size=1, max_size=4))
     def send(self, messages: list[tuple[float, str, str | None]]) -> None:
         publications = [
             Publication(body=b"x", delay_seconds=delay, group=group if self.fifo else None, deduplication_id=key)
@@ -86,7 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
         ]
         assert self.do(self.broker.send(self.queue, publications)) == [self._publish(one) for one in publications]
 
-    @rule(number=st.integers(1, 4), delay=DELAYS, group=st.sampled_from("gh"))
+    @rule(number=st.integers(1, 4), delay=DELAYS, group=GROUPS)
     def publish_in_a_transaction(self, number: int, delay: float, group: str) -> None:
         publication = Publication(body=b"x", delay_seconds=delay, group=group if self.fifo else None)
         self.do(self._publish_with_sql([publication] * number))
@@ -324,7 +326,7 @@ class QueueMachine(RuleBasedStateMachine):
         await move_inbox(self.database, self.broker)
         letters = []
         while messages := await self.broker.claim(self.letters, 1000):
-            letters += [(message.origin.id, message.origin.attempts, message.group) for message in messages if message.origin]
+            letters += [(one.origin.id, one.origin.attempts, one.group) for one in messages if one.origin is not None]
             await self.broker.acknowledge_each(self.letters, [message.receipt_handle for message in messages])
         dead = [entry for entry in self.entries if entry.state == "dead_lettered"]
         assert sorted(letters) == [(entry.id, MAX_RECEIVES, entry.group) for entry in dead]

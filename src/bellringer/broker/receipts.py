@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import struct
@@ -16,6 +15,7 @@ from bellringer.kernel.errors import InvalidInput
 _CONTENT = struct.Struct(">IQQI")
 _CODE_BYTES = 9
 _HANDLE_BYTES = _CONTENT.size + _CODE_BYTES
+_HANDLE_CHARACTERS = _HANDLE_BYTES * 4 // 3
 
 
 class ReceiptInvalid(InvalidInput):
@@ -45,10 +45,15 @@ class Receipts:
         """What a handle of this queue says. Raises `ReceiptInvalid`."""
         try:
             raw = base64.b64decode(handle.encode(), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             raw = b""
+        # The length of the text too: more padding than needed would decode to the same.
         content, code = raw[: _CONTENT.size], raw[_CONTENT.size :]
-        if len(raw) != _HANDLE_BYTES or not hmac.compare_digest(code, self._code(content)):
+        if (
+            len(raw) != _HANDLE_BYTES
+            or len(handle) != _HANDLE_CHARACTERS
+            or not hmac.compare_digest(code, self._code(content))
+        ):
             raise ReceiptInvalid("this is not a receipt handle", field="receipt_handle")
         queue, claim_seq, seq, attempts = _CONTENT.unpack(content)
         if queue != queue_number:

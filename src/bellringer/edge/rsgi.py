@@ -106,7 +106,8 @@ class RsgiIncoming:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes in. Raises `InvalidInput` when the connection closes before its end.
 
-        The end is an empty chunk. A broken connection is one more of them, since it becomes an empty chunk itself.
+        The end is an empty chunk. A broken connection is one more of them, since it becomes an empty chunk itself. So
+        do trailers, which are refused with it.
         """
         if self._has_no_body():
             return

@@ -29,7 +29,8 @@ LANGUAGE sql AS $$
             ) AS waiting
         ) AS follower
         WHERE heads.group_key IS NOT NULL
-            AND (follower.latest_due_at IS NULL OR follower.latest_due_at <= clock_timestamp())
+            -- One moment for all: else a message could be late at its own look and in time at that of the next.
+            AND (follower.latest_due_at IS NULL OR follower.latest_due_at <= (SELECT clock_timestamp()))
     ), picked AS (
         SELECT seq FROM runs ORDER BY place, seq LIMIT in_limit
     ), claimed AS (
@@ -83,6 +84,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     settings record;
+    now_at timestamptz;
     head bigint;
     place bigint;
     lane bigint;
@@ -114,6 +116,7 @@ BEGIN
     END IF;
     SELECT last.next_seq, last.lane_after INTO head, lane FROM bellringer.head_of(in_queue) AS last;
     place := head;
+    now_at := clock_timestamp();
     -- Every chunk of the lane has a message to give. A thousand that are passed by are enough for one claim.
     FOR chunk IN
         SELECT * FROM bellringer.chunks
@@ -143,7 +146,7 @@ BEGIN
             first_seq := chunk.first_seq + first;
             messages := number_taken;
             sent_at := chunk.sent_at;
-            first_claimed_at := clock_timestamp();
+            first_claimed_at := now_at;
             ends_before := COALESCE(chunk.ends[first], 0);
             ends := CASE WHEN number_taken > 1 THEN chunk.ends[first + 1 : first + number_taken] END;
             inline_bytes := inline_bytes
@@ -163,7 +166,7 @@ BEGIN
     IF place > head THEN
         INSERT INTO bellringer.claims
             (queue, messages, first_seq, next_seq, lane_after, claimed_at, expires_at, ended_at)
-        VALUES (in_queue, in_lane + bellringer.size(expired), head, place, lane, clock_timestamp(),
+        VALUES (in_queue, in_lane + bellringer.size(expired), head, place, lane, now_at,
             clock_timestamp() + make_interval(secs => in_seconds), CASE WHEN in_lane = 0 THEN clock_timestamp() END);
         IF expired <> '{}' THEN
             INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
@@ -286,6 +289,6 @@ BEGIN
     FROM unnest(in_queues, in_seqs, in_attempts) AS asked (queue, seq, attempts)
     JOIN bellringer.tracked_outcomes AS past
         ON past.queue = asked.queue AND past.seq = asked.seq AND past.attempts = asked.attempts
-    WHERE past.outcome IN ('finished', 'purged')
+    WHERE (past.outcome = 'finished' OR past.outcome = 'purged' AND past.claimed_at IS NOT NULL)
         AND (past.queue, past.seq) NOT IN (SELECT * FROM unnest(removed.queues, removed.seqs));
 END $$;
