@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench clean
+.PHONY: help run test check bench prove clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,9 +21,12 @@ check: .venv/installed-dev ## Check style, types and who may import whom
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-bench: .venv/installed-dev ## Measure, each benchmark against its peer
+bench: .venv/installed-bench ## Measure, each benchmark against its peer
 	@scripts/install-programs wrk
 	.venv/bin/python -m bench
+
+prove: .venv/installed-dev ## Send a million messages while brokers, consumers and PostgreSQL are killed, and judge the record
+	.venv/bin/python -m tests.support.under_fire
 
 clean: ## Remove .venv and what tools left behind; the data in .bellringer stays
 	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
@@ -35,4 +38,8 @@ clean: ## Remove .venv and what tools left behind; the data in .bellringer stays
 
 .venv/installed-dev: pyproject.toml scripts/install
 	@scripts/install dev
+	@touch .venv/installed $@
+
+.venv/installed-bench: pyproject.toml scripts/install
+	@scripts/install bench
 	@touch .venv/installed $@

@@ -18,6 +18,7 @@ from bellringer.broker.loops import Collector, InboxMover, Sweeper
 from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
 from bellringer.broker.samples import Sampler
+from bellringer.broker.sqs.routes import sqs_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
 from bellringer.console.routes import console_routes
@@ -121,14 +122,16 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             broker.wakeups.close()
 
         mailbox = CapturedMailbox(database)
+        moves = Moves(database, broker)
         app = build_app(
             config.edge,
             database,
             keys,
             [
-                broker_routes(broker, Moves(database, broker)),
+                broker_routes(broker, moves),
+                sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
-                console_routes(keys, broker, notifications, mailbox, stopping),
+                console_routes(keys, broker, moves, notifications, mailbox, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from bellringer.broker import BrokerConfig
+from bellringer.broker.sqs.routes import SqsConfig
 from bellringer.edge.app import EdgeConfig
 from bellringer.edge.model import check_key, check_name
 from bellringer.kernel.database import DatabaseConfig
@@ -42,6 +43,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     database: DatabaseConfig = DatabaseConfig()
     edge: EdgeConfig = EdgeConfig()
     broker: BrokerConfig = BrokerConfig()
+    sqs: SqsConfig = SqsConfig()
     notifications: NotificationsConfig = NotificationsConfig()
 
     def __post_init__(self) -> None:
@@ -65,6 +67,7 @@ VARIABLES: Mapping[str, str] = {
     "BELLRINGER_MAX_BODY_BYTES": "edge.max_body_bytes",
     "BELLRINGER_QUEUE_VISIBILITY_TIMEOUT_SECONDS": "broker.visibility_timeout_seconds",
     "BELLRINGER_QUEUE_RETENTION_SECONDS": "broker.retention_seconds",
+    "BELLRINGER_SQS_VERIFY_SIGNATURES": "sqs.verify_signatures",
     "BELLRINGER_DIGEST_WINDOW_SECONDS": "notifications.digest_window_seconds",
     "BELLRINGER_RECIPIENTS_PER_EMAIL": "notifications.recipients_per_email",
     "BELLRINGER_EVENTS_PER_EMAIL": "notifications.events_per_email",

@@ -10,6 +10,7 @@ from tests.support.shared_database import database_arguments, shared_database_ar
 from tests.support.site import Site
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker
+from bellringer.broker.moves import Moves
 from bellringer.console.routes import console_routes
 from bellringer.edge.app import EdgeConfig, build_app
 from bellringer.edge.keys import Keys
@@ -37,7 +38,7 @@ async def site(
     names = (ACCEPTED_QUEUE, CLOSED_QUEUE, OUTBOUND_QUEUE)
     queues = [await broker.ensure_queue(SYSTEM_ENVIRONMENT, name) for name in names]
     notifications = Notifications(database, broker, queues[0], batcher=BatcherConfig())
-    routes = console_routes(keys, broker, notifications, CapturedMailbox(database), stopping)
+    routes = console_routes(keys, broker, Moves(database, broker), notifications, CapturedMailbox(database), stopping)
     app = build_app(EdgeConfig(), database, keys, [routes])
     opened = Site(database, broker, queues, environment, app)
     yield opened

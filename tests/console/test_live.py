@@ -19,7 +19,7 @@ from bellringer.console.pages import Pages
 from bellringer.console.snapshot import Snapshot, SnapshotReader
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment
-from bellringer.kernel.clock import ManualClock
+from bellringer.kernel.clock import Clock, ManualClock
 from bellringer.kernel.errors import Unavailable
 
 OVERVIEW = View(room="overview")
@@ -93,8 +93,8 @@ class Stream:
 class CountingReader(SnapshotReader):
     """Counts the reads per environment, and fails while it is told to."""
 
-    def __init__(self, site: Site) -> None:
-        super().__init__(site.broker, site.notifications, site.mailbox)
+    def __init__(self, site: Site, clock: Clock) -> None:
+        super().__init__(site.broker, site.moves, site.notifications, site.mailbox, clock)
         self.reads = Counter[str]()
         self.is_away = False
 
@@ -111,8 +111,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def counting(site: Site) -> CountingReader:
-    return CountingReader(site)
+def counting(site: Site, clock: ManualClock) -> CountingReader:
+    return CountingReader(site, clock)
 
 
 @pytest.fixture
@@ -144,8 +144,10 @@ async def test_the_stream_tells_all_at_first_and_then_what_changed(site: Site, a
     ("room", "fragments"),
     [
         ("queues", {"own-queues", "pipeline-queues"}),
-        ("queue&name=orders", {"queue-counts"}),
-        ("pipeline-queue&name=emails.outbound", {"queue-counts"}),
+        ("queue&name=orders", {"queue-actions", "queue-counts", "queue-plots", "queue-moves"}),
+        ("queue&name=orders&period=24h", {"queue-actions", "queue-counts", "queue-plots", "queue-moves"}),
+        ("pipeline-queue&name=emails.outbound", {"queue-counts", "queue-plots"}),
+        ("queue-message&name=orders", {"queue-pulse"}),
         ("notifications", {"notification-list"}),
         ("notification", {"pulse"}),
         ("mail", {"mail-list"}),
@@ -210,7 +212,7 @@ async def test_a_stream_ends_with_its_client(site: Site, api_key: str) -> None:
 
 
 async def test_all_viewers_share_one_poll(feeds: Feeds, counting: CountingReader, environment: Environment) -> None:
-    async with feeds.watch(environment) as first, feeds.watch(environment) as second:
+    async with feeds.watch(environment, OVERVIEW) as first, feeds.watch(environment, OVERVIEW) as second:
         assert first is second
         assert (first.viewers, feeds.count) == (2, 1)
         await first.news.wait()
@@ -223,7 +225,7 @@ async def test_each_environment_has_its_own_poll(
     feeds: Feeds, counting: CountingReader, environment: Environment, keys: Keys
 ) -> None:
     staging = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment
-    async with feeds.watch(environment) as first, feeds.watch(staging) as second:
+    async with feeds.watch(environment, OVERVIEW) as first, feeds.watch(staging, OVERVIEW) as second:
         await asyncio.gather(first.news.wait(), second.news.wait())
         assert set(counting.reads) == {"production", "staging"}
 
@@ -232,12 +234,12 @@ async def test_nothing_is_polled_while_nobody_looks(
     feeds: Feeds, counting: CountingReader, environment: Environment
 ) -> None:
     assert counting.reads.total() == 0
-    async with feeds.watch(environment) as feed:
+    async with feeds.watch(environment, OVERVIEW) as feed:
         await feed.news.wait()
     assert feeds.count == 0
     assert not [task for task in asyncio.all_tasks() if "Loop.run" in repr(task)]
 
-    async with feeds.watch(environment) as again:
+    async with feeds.watch(environment, OVERVIEW) as again:
         assert again is not feed
         await again.news.wait()
 

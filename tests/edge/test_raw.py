@@ -111,6 +111,31 @@ async def test_parameters_come_as_they_are(nests: Nests) -> None:
     assert [request.parameters for request in nests.requests] == list(paths.values())
 
 
+async def test_a_route_that_names_more_of_a_path_comes_first(nests: Nests, keys: Keys) -> None:
+    paths = ["/v1/nests/{tree}/{egg}", "/v1/nests/{tree}/lay", "/v1/nests/{tree}/hatch", "/v1/nests/oak/{egg}/turn"]
+
+    def route_to(path: str) -> RawRoute:
+        async def tell(request: RawRequest) -> RawReply:
+            return RawReply(status=200, body=f"{path} {' '.join(request.parameters)}".encode())
+
+        return RawRoute(method="POST", path=path, handle=tell, summary="", description="", tag="", success_status=200)
+
+    door = RawRoutes([route_to(path) for path in paths], keys, max_body_bytes=LIMIT, otherwise=nests.app)
+    asked = {
+        "/v1/nests/elm/5": b"/v1/nests/{tree}/{egg} elm 5",
+        "/v1/nests/elm/lay": b"/v1/nests/{tree}/lay elm",
+        "/v1/nests/lay/hatch": b"/v1/nests/{tree}/hatch lay",
+        "/v1/nests/elm/": b"/v1/nests/{tree}/{egg} elm ",
+        "/v1/nests/oak/5/turn": b"/v1/nests/oak/{egg}/turn 5",
+    }
+    for path, answer in asked.items():
+        assert (await call(door, "POST", path, headers=[nests.key])).body == answer
+    for path in ("/v1/nests/elm/5/turn", "/v1/nests/oak/5/lay"):
+        assert (await call(door, "POST", path)).status == 299
+        assert door.methods_at(path) == []
+    assert door.methods_at("/v1/nests/oak/5/turn") == ["POST"]
+
+
 async def test_every_other_request_is_handed_on(nests: Nests) -> None:
     others = [
         ("GET", "/v1/nests/oak"),

@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 import pytest
 from litestar.types import ASGIApp, Receive, Scope, Send
+from pyreqwest.client import ClientBuilder
 from tests.support.application import application
 from tests.support.server import free_port
 
@@ -321,6 +322,33 @@ async def test_a_body_that_breaks_off_is_told_from_a_whole_one(
     else:
         writer.write_eof()
         assert b"uploaded" not in await answer_from(reader)
+
+
+@pytest.mark.parametrize("cluster", ["postgres18"], indirect=True)
+async def test_http_2_is_spoken_on_both_sides_of_the_door(keys: Keys, api_key: str) -> None:
+    async def tell_host(scope: Scope, _receive: Receive, send: Send) -> None:
+        await _send(send, dict(scope["headers"])[b"host"])  # type: ignore[typeddict-item]
+
+    async def tell_all(request: RawRequest) -> RawReply:
+        return RawReply(status=200, body=request.headers["host"].encode() + request.body)
+
+    route = RawRoute(
+        method="PUT", path="/v1/eggs", handle=tell_all, summary="", description="", tag="", success_status=200
+    )
+    door = RawRoutes([route], keys, max_body_bytes=1024, otherwise=tell_host)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"e"
+        yield b"gg"
+
+    async with Serving(door, lambda: None) as serving, ClientBuilder().http2_prior_knowledge().build() as client:
+        url = f"http://127.0.0.1:{serving.port}"
+        host = url.removeprefix("http://").encode()
+        asked = client.put(f"{url}/v1/eggs").bearer_auth(api_key)
+        assert await (await asked.body_bytes(b"egg").build().send()).bytes() == host + b"egg"
+        asked = client.put(f"{url}/v1/eggs").bearer_auth(api_key)
+        assert await (await asked.body_stream(chunks()).build().send()).bytes() == host + b"egg"
+        assert await (await client.get(f"{url}/elsewhere").build().send()).bytes() == host
 
 
 class Product(Serving):

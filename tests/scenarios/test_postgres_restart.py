@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.postgres import ExternalPostgres, external_postgres
 from tests.support.server import EventStream, Server, serving, until
 from tests.support.smtp import SmtpServer
-
-from bellringer.kernel.embedded_postgres import EmbeddedPostgres, EmbeddedPostgresConfig
 
 pytestmark = pytest.mark.scenario
 
 RESTARTS = 3
 PEOPLE = [f"person-{number}@acme.example" for number in range(6)]
 SETTINGS = {"BELLRINGER_DIGEST_WINDOW_SECONDS": "1", "BELLRINGER_VISIBILITY_TIMEOUT_SECONDS": "2"}
-
-
-class ExternalPostgres:
-    """A PostgreSQL that is not Bellringer's own: nobody but the test starts it again."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._postgres = EmbeddedPostgres(EmbeddedPostgresConfig(data_directory=directory))
-
-    @property
-    def url(self) -> str:
-        arguments = self._postgres.connect_arguments()
-        return f"postgresql://{arguments['user']}@/{arguments['database']}?host={arguments['host']}"
-
-    def start(self) -> None:
-        asyncio.run(self._postgres.start())
-
-    def stop_fast(self) -> None:
-        """Break the connections off and write everything out."""
-        asyncio.run(self._postgres.stop())
-
-    def stop_immediately(self) -> None:
-        """Drop everything; the next start recovers from the log, as after a crash."""
-        postmaster = (self._directory / "postgres" / "postmaster.pid").read_text().split("\n")[0]
-        os.kill(int(postmaster), signal.SIGQUIT)
-        asyncio.run(self._postgres.stop())
-
-
-@contextmanager
-def external_postgres() -> Iterator[ExternalPostgres]:
-    directory = Path(tempfile.mkdtemp(prefix="bellringer-", dir="/tmp"))
-    postgres = ExternalPostgres(directory)
-    try:
-        postgres.start()
-        yield postgres
-    finally:
-        postgres.stop_fast()
-        shutil.rmtree(directory)
 
 
 def make_event(number: int) -> dict[str, object]:

@@ -11,6 +11,7 @@ import msgspec
 from litestar.types import ASGIApp
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker
+from bellringer.broker.moves import Moves
 from bellringer.broker.routes import broker_routes
 from bellringer.edge.app import EdgeConfig, Routes, build_app
 from bellringer.edge.keys import Keys
@@ -26,7 +27,10 @@ async def routes_of_all(database: Database, broker: Broker) -> AsyncIterator[lis
     """What the subsystems hand to the edge."""
     accepted = await broker.ensure_queue(SYSTEM_ENVIRONMENT, ACCEPTED_QUEUE)
     notifications = Notifications(database, broker, accepted, batcher=BatcherConfig())
-    yield [broker_routes(broker), notification_routes(notifications, CapturedMailbox(database))]
+    yield [
+        broker_routes(broker, Moves(database, broker)),
+        notification_routes(notifications, CapturedMailbox(database)),
+    ]
     await notifications.drain()
 
 

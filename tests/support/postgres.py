@@ -6,10 +6,11 @@ import asyncio
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,44 @@ async def debian_cluster(_directory: Path) -> AsyncIterator[Cluster]:
     finally:
         await _run_as(account, "pg_ctl", "-D", str(data), "-w", "-m", "immediate", "stop")
         shutil.rmtree(home)
+
+
+class ExternalPostgres:
+    """A PostgreSQL that is not Bellringer's own: nobody but the test starts it again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._postgres = EmbeddedPostgres(EmbeddedPostgresConfig(data_directory=directory))
+
+    @property
+    def url(self) -> str:
+        arguments = self._postgres.connect_arguments()
+        return f"postgresql://{arguments['user']}@/{arguments['database']}?host={arguments['host']}"
+
+    def start(self) -> None:
+        asyncio.run(self._postgres.start())
+
+    def stop_fast(self) -> None:
+        """Break the connections off and write everything out."""
+        asyncio.run(self._postgres.stop())
+
+    def stop_immediately(self) -> None:
+        """Drop everything; the next start recovers from the log, as after a crash."""
+        postmaster = (self._directory / "postgres" / "postmaster.pid").read_text().split("\n")[0]
+        os.kill(int(postmaster), signal.SIGQUIT)
+        asyncio.run(self._postgres.stop())
+
+
+@contextmanager
+def external_postgres() -> Iterator[ExternalPostgres]:
+    directory = Path(tempfile.mkdtemp(prefix="bellringer-", dir="/tmp"))
+    postgres = ExternalPostgres(directory)
+    try:
+        postgres.start()
+        yield postgres
+    finally:
+        postgres.stop_fast()
+        shutil.rmtree(directory)
 
 
 async def _run_as(account: str, binary: str, *arguments: str) -> None:

@@ -99,7 +99,7 @@ class Server:
         assert self._process is None, "it runs already"
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*_ended_with_us(), *_BELLRINGER, "up", "--role", self.role],
+                [*ended_with_us(), *_BELLRINGER, "up", "--role", self.role],
                 cwd=self.directory,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -155,7 +155,7 @@ class Server:
     def run(self, *arguments: str, settings: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Run another command of `bellringer` with the same settings and directory, to its end."""
         return subprocess.run(
-            [*_ended_with_us(), *_BELLRINGER, *arguments],
+            [*ended_with_us(), *_BELLRINGER, *arguments],
             cwd=self.directory,
             env={**self._environment(), **(settings or {})},
             stdin=subprocess.DEVNULL,
@@ -443,6 +443,6 @@ def free_port() -> int:
 _BELLRINGER = (sys.executable, "-m", "bellringer")
 
 
-def _ended_with_us() -> list[str]:
+def ended_with_us() -> list[str]:
     """A prefix to a command that ends it when the tests themselves are killed."""
     return ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []

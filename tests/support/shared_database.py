@@ -12,7 +12,10 @@ import asyncpg
 import pytest
 from tests.support.postgres import Cluster
 
-_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'bellringer' AND tablename <> 'migrations'"
+_TABLES = """
+SELECT tablename FROM pg_tables
+WHERE schemaname = 'bellringer' AND tablename NOT IN ('migrations', 'receipt_secrets')
+"""
 _numbers = itertools.count(1)
 
 

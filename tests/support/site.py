@@ -8,6 +8,7 @@ from uuid import UUID
 from litestar.types import ASGIApp
 
 from bellringer.broker import Broker, Queue
+from bellringer.broker.moves import Moves
 from bellringer.edge.model import Environment
 from bellringer.kernel.batcher import BatcherConfig
 from bellringer.kernel.database import Database
@@ -33,6 +34,7 @@ class Site:
         self.broker = broker
         self.notifications = Notifications(database, broker, accepted, batcher=BatcherConfig())
         self.mailbox = CapturedMailbox(database)
+        self.moves = Moves(database, broker)
         self._database = database
         self._accepted, self._closed, self._outbound = accepted, closed, outbound
         self._joiner = Joiner(database, broker, accepted, digests)

@@ -131,6 +131,7 @@ class Claimer:
         until = asyncio.get_running_loop().time() + allowance_seconds
         async with self._database.connection() as connection:
             claimed = await store.claim(connection, self._queue.number, wanted + ahead, seconds + allowance_seconds)
+            claimed = await store.read_runs(connection, self._queue.number, claimed)
         if self._ahead_hold_seconds != seconds:
             self._give_back(self._ahead)
             self._ahead = deque()
@@ -202,7 +203,7 @@ class Claimer:
     def _messages(self, run: store.Claimed) -> list[Message]:
         number = self._queue.number
         messages: list[Message] = []
-        for index, frame in enumerate(unpack(run.payload, run.ends_before, run.ends)):
+        for index, frame in enumerate(unpack(run.payload or b"", run.ends_before, run.ends)):
             header, body = decode_frame(frame)
             seq = run.first_seq + index
             messages.append(

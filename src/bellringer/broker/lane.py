@@ -99,4 +99,7 @@ async def append(connection: Connection, queue: Queue, publications: Sequence[Pu
 
 
 def _weigh(publications: Sequence[Publication]) -> int:
-    return sum(_WEIGHT_OF_A_MESSAGE + len(publication.body) for publication in publications)
+    weight = _WEIGHT_OF_A_MESSAGE * len(publications)
+    for publication in publications:  # not sum() of a generator: 3 % of the time of a publish over HTTP
+        weight += len(publication.body)
+    return weight

@@ -87,13 +87,15 @@ class Collector(Loop):
         self._lease = Lease(database, "broker collector", ttl_seconds=3 * interval_seconds)
 
     async def run_once(self) -> bool:
-        """Remove one batch of each kind."""
+        """Remove what is past its retention, and one batch of what is left of deleted queues."""
         if await self._lease.hold() is None:
             return False
         more = False
         async with self._database.connection() as connection:
             for queue in await queue_store.list_queues(connection, None):
-                more = await store.collect(connection, queue.number, _COLLECT_BATCH) == _COLLECT_BATCH or more
+                start: int | None = 0
+                while start is not None:
+                    start, _ = await store.collect(connection, queue.number, start, _COLLECT_BATCH)
             for number in await queue_store.deleted_queues(connection):
                 more = await queue_store.remove_rows(connection, number, _COLLECT_BATCH) or more
             return await store.forget_deduplications(connection, _COLLECT_BATCH) == _COLLECT_BATCH or more

@@ -38,8 +38,9 @@ _QUEUE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What can be set of a queue; all but `fifo` can be changed.
 
-    `retention_seconds` counts from the publication of a message: what is not finished by then expires. After
-    `max_receives` attempts a message goes to the dead letter queue, a queue of the same environment.
+    `retention_seconds` counts from the publication of a message until it and its history go; one that is not finished
+    by then stays all the same, unless messages of the queue expire (`expires`). After `max_receives` attempts a message
+    goes to the dead letter queue, a queue of the same environment.
     """
 
     visibility_timeout_seconds: int = 600
@@ -48,6 +49,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     wait_seconds: float = 0.0
     max_body_bytes: int = LARGEST_BODY_BYTES
     fifo: bool = False
+    expires: bool = False
     content_deduplication: bool = False
     max_receives: int | None = None
     dead_letter_queue: str | None = None

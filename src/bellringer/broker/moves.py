@@ -152,6 +152,7 @@ class Mover(Loop):
                 Publication(
                     body=message.body,
                     group=message.group if destination.settings.fifo else None,
+                    deduplication_id=_id_of(task, message) if destination.settings.content_deduplication else None,
                     attributes=message.attributes,
                     delay_seconds=0.0,
                 )
@@ -178,6 +179,11 @@ class Mover(Loop):
     async def _end(self, task: MoveTask, state: MoveState, failure: str | None) -> None:
         async with self._database.connection() as connection:
             await end(connection, task.id, state, failure)
+
+
+def _id_of(task: MoveTask, message: Message) -> str:
+    """A deduplication id of its own: by its body, a queue that knows it from a moment ago would drop the message."""
+    return f"{task.id}:{message.id}"
 
 
 async def end(connection: Connection, move_id: UUID, state: MoveState, failure: str | None) -> None:

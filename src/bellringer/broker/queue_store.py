@@ -20,15 +20,16 @@ SELECT * FROM bellringer.queues WHERE environment_id = $1 AND dead_letter_queue 
 """
 ADD_QUEUE = """
 INSERT INTO bellringer.queues (id, environment_id, name, visibility_timeout_seconds, retention_seconds, delay_seconds,
-    wait_seconds, max_body_bytes, fifo, content_deduplication, max_receives, dead_letter_queue, redrive_allow, tags)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+    wait_seconds, max_body_bytes, fifo, expires, content_deduplication, max_receives, dead_letter_queue, redrive_allow,
+    tags)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 ON CONFLICT (environment_id, name) DO NOTHING
 """
 CHANGE_QUEUE = """
 UPDATE bellringer.queues SET
     visibility_timeout_seconds = $2, retention_seconds = $3, delay_seconds = $4, wait_seconds = $5, max_body_bytes = $6,
-    fifo = $7, content_deduplication = $8, max_receives = $9, dead_letter_queue = $10, redrive_allow = $11, tags = $12,
-    modified_at = clock_timestamp()
+    fifo = $7, expires = $8, content_deduplication = $9, max_receives = $10, dead_letter_queue = $11,
+    redrive_allow = $12, tags = $13, modified_at = clock_timestamp()
 WHERE id = $1
 RETURNING *
 """
@@ -60,11 +61,11 @@ TABLES_BY_QUEUE = (
     "queue_samples",
 )
 
-# One snapshot for all of it, so the numbers agree. Lanes are counted by their ends, tracked messages by tallies, and
-# the claims that are open one by one. Indexes: the primary keys of chunks and claims, claims_open.
+# One snapshot for all of it, so the numbers agree. Lanes are counted by their ends, what left them unfinished
+# by tallies, and the claims that are open one by one. Indexes: the primary keys of chunks and claims, claims_open.
 COUNTS = """
 SELECT queue.id, tail.next_seq - 1 AS published, tail.lane_after - head.lane_after AS lane_pending,
-    open_claims.messages AS open_messages, open_claims.departed, open_claims.finished,
+    head.lane_after AS lane_claimed, open_claims.unfinished,
     (
         SELECT COALESCE(jsonb_object_agg(name, value), '{}')
         FROM (
@@ -82,14 +83,11 @@ JOIN bellringer.queues AS queue ON queue.id = asked.id
 CROSS JOIN LATERAL bellringer.head_of(queue.number) AS head
 CROSS JOIN LATERAL bellringer.tail_of(queue.number) AS tail
 CROSS JOIN LATERAL (
-    SELECT COALESCE(sum(claim.messages), 0)::bigint AS messages, COALESCE(sum(gone.departed), 0)::bigint AS departed,
-        COALESCE(sum(gone.finished), 0)::bigint AS finished
+    SELECT COALESCE(sum(claim.messages - (
+        SELECT COALESCE(sum(bellringer.size(seqs)), 0) FROM bellringer.claim_outcomes
+        WHERE queue = claim.queue AND claim_seq = claim.first_seq
+    )), 0)::bigint AS unfinished
     FROM bellringer.claims AS claim
-    CROSS JOIN LATERAL (
-        SELECT sum(bellringer.size(seqs)) AS departed,
-            sum(bellringer.size(seqs)) FILTER (WHERE outcome = 'finished') AS finished
-        FROM bellringer.claim_outcomes WHERE queue = claim.queue AND claim_seq = claim.first_seq
-    ) AS gone
     WHERE claim.queue = queue.number AND claim.ended_at IS NULL
 ) AS open_claims
 """
@@ -267,6 +265,7 @@ def _columns(settings: QueueSettings) -> tuple[object, ...]:
         settings.wait_seconds,
         settings.max_body_bytes,
         settings.fifo,
+        settings.expires,
         settings.content_deduplication,
         settings.max_receives,
         settings.dead_letter_queue,
@@ -288,6 +287,7 @@ def _queue(row: asyncpg.Record) -> Queue:
             wait_seconds=row["wait_seconds"],
             max_body_bytes=row["max_body_bytes"],
             fifo=row["fifo"],
+            expires=row["expires"],
             content_deduplication=row["content_deduplication"],
             max_receives=row["max_receives"],
             dead_letter_queue=row["dead_letter_queue"],
@@ -306,8 +306,8 @@ def _standing(row: asyncpg.Record) -> Standing:
         published=row["published"],
         pending=row["lane_pending"] + tallies.get("pending", 0),
         delayed=tallies.get("delayed", 0),
-        in_flight=row["open_messages"] - row["departed"] + tallies.get("held", 0),
-        deleted=row["finished"] + tallies.get("deleted", 0),
+        in_flight=row["unfinished"] + tallies.get("held", 0),
+        deleted=row["lane_claimed"] - row["unfinished"] - tallies.get("left", 0) + tallies.get("deleted", 0),
         redelivered=tallies.get("redelivered", 0),
         dead_lettered=tallies.get("dead_lettered", 0),
         expired=tallies.get("expired", 0),

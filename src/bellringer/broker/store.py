@@ -20,6 +20,12 @@ from bellringer.kernel.database import Connection
 APPEND = "SELECT bellringer.append($1, $2, $3, $4, $5, $6, $7)"
 DRAIN_INBOX = "SELECT * FROM bellringer.drain_inbox($1, $2, $3)"
 CLAIM = "SELECT * FROM bellringer.claim($1, $2, $3)"
+RUNS = """
+SELECT run.ends_before, run.ends, run.payload
+FROM unnest($2::bigint[], $3::integer[]) WITH ORDINALITY AS wanted (first_seq, messages, place)
+CROSS JOIN LATERAL bellringer.run_of($1, wanted.first_seq, wanted.messages) AS run
+ORDER BY wanted.place
+"""
 FINISH = """
 SELECT place, finished::text, repeated::text
 FROM unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS wanted (claim_seq, seqs, place),
@@ -35,7 +41,7 @@ PUT_BACK_TRACKED = "SELECT bellringer.put_back_tracked($1, $2, $3, $4, $5, $6) A
 DUE_QUEUES = "SELECT number, id FROM bellringer.due_queues()"
 SWEEP = "SELECT bellringer.sweep($1, $2)"
 PURGE = "SELECT bellringer.purge($1)"
-COLLECT = "SELECT bellringer.collect($1, $2)"
+COLLECT = "SELECT next_from, removed FROM bellringer.collect($1, $2, $3)"
 # Index: deduplications_expiry.
 FORGET_DEDUPLICATIONS = """
 DELETE FROM bellringer.deduplications WHERE ctid = ANY (ARRAY(
@@ -50,7 +56,10 @@ _NUMBER = re.compile(r"\d+")
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of messages of one chunk that were claimed together; the fields of `bellringer.claim`."""
+    """A run of messages of one chunk that were claimed together; the fields of `bellringer.claim`.
+
+    The payload of a large one is still to be read.
+    """
 
     claim_seq: int
     attempts: int
@@ -60,7 +69,7 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     first_claimed_at: datetime
     ends_before: int
     ends: list[int] | None
-    payload: bytes
+    payload: bytes | None
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +107,21 @@ async def drain_inbox(connection: Connection, after: int, limit: int, limit_byte
 async def claim(connection: Connection, queue: int, limit: int, seconds: float) -> list[Claimed]:
     """Take up to `limit` messages for so many seconds, those that came back first."""
     return [Claimed(**dict(row)) for row in await connection.fetch(CLAIM, queue, limit, seconds)]
+
+
+async def read_runs(connection: Connection, queue: int, runs: Sequence[Claimed]) -> list[Claimed]:
+    """The runs with the payloads that were left out; those of a queue that was deleted meanwhile are dropped."""
+    missing = [run for run in runs if run.payload is None]
+    if not missing:
+        return list(runs)
+    rows = await connection.fetch(RUNS, queue, [run.first_seq for run in missing], [run.messages for run in missing])
+    read = {
+        run.first_seq: msgspec.structs.replace(run, **dict(row))
+        for run, row in zip(missing, rows, strict=True)
+        if row["payload"] is not None
+    }
+    whole = [read.get(run.first_seq, run) for run in runs]
+    return [run for run in whole if run.payload is not None]
 
 
 async def finish(
@@ -176,10 +200,11 @@ async def purge(connection: Connection, queue: int) -> int:
     return purged
 
 
-async def collect(connection: Connection, queue: int, limit: int) -> int:
-    """Remove chunks past the retention of their queue; return how many."""
-    removed: int = await connection.fetchval(COLLECT, queue, limit)
-    return removed
+async def collect(connection: Connection, queue: int, start: int, limit: int) -> tuple[int | None, int]:
+    """Remove chunks past the retention of their queue from a seq on; return where to go on, and how many went."""
+    row = await connection.fetchrow(COLLECT, queue, start, limit)
+    assert row is not None  # noqa: S101 - the function always returns one row
+    return row["next_from"], row["removed"]
 
 
 async def forget_deduplications(connection: Connection, limit: int) -> int:

@@ -31,6 +31,17 @@ def rate(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
 
 
+def ordinal(value: int) -> str:
+    """1st, 2nd, 3rd, 4th."""
+    ending = "th" if value % 100 in {11, 12, 13} else {1: "st", 2: "nd", 3: "rd"}.get(value % 10, "th")
+    return f"{value:,}{ending}"
+
+
+def amount(value: float) -> str:
+    """A number that need not be whole: with tenths where they would say something."""
+    return number(round(value)) if value >= 10 or value == round(value) else f"{value:.1f}"
+
+
 def span(seconds: float) -> str:
     """A length of time in its one or two largest units."""
     whole = round(seconds)
@@ -47,6 +58,11 @@ def span(seconds: float) -> str:
             rest = whole % unit // smaller
             return f"{whole // unit} {name}" + (f" {rest} {smaller_name}" if rest else "")
     raise AssertionError("a minute is the smallest unit above")
+
+
+def duration(seconds: float) -> str:
+    """A length of time that may be short: milliseconds below a second."""
+    return f"{seconds * 1000:.0f} ms" if 0 <= seconds < 1 else span(seconds)
 
 
 def coarse(seconds: float) -> str:
@@ -74,6 +90,16 @@ def _coarse(seconds: int) -> str:
 def absolute(moment: datetime) -> str:
     """A moment in full, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def exact(moment: datetime) -> str:
+    """A day and a time to the millisecond, in UTC."""
+    return f"{moment.astimezone(UTC):%b %d, %H:%M:%S.%f}"[:-3]
+
+
+def clock(moment: datetime) -> str:
+    """A time of day to the minute, in UTC."""
+    return f"{moment.astimezone(UTC):%H:%M}"
 
 
 @pass_context
@@ -132,6 +158,16 @@ def pretty_json(data: msgspec.Raw) -> Markup:
         text = msgspec.json.format(raw, indent=2).decode("utf-8", "replace")
     except msgspec.DecodeError:
         text = raw.decode("utf-8", "replace")
+    return coloured_json(text)
+
+
+def as_json(value: object) -> Markup:
+    """Any value as JSON with line breaks and colours."""
+    return pretty_json(msgspec.Raw(msgspec.json.encode(value)))
+
+
+def coloured_json(text: str) -> Markup:
+    """JSON, or a part of it, with its keys, strings and literals marked."""
     if len(text) > _LARGEST_COLOURED_JSON:
         return Markup("{}").format(text)
     parts = []

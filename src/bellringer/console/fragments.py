@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from bellringer.console.snapshot import Snapshot, state_of
+from bellringer.console.depth import Period
+from bellringer.console.snapshot import QueueDetails, QueueState, Snapshot, sources_of, state_of
 from bellringer.kernel.errors import NotFound
 
 # The rooms, each with its fragments: what of the page changes while somebody looks.
 _ROOMS: Mapping[str, tuple[str, ...]] = {
     "overview": ("first-steps", "numbers", "pipeline", "latest-queues", "latest-notifications", "latest-mail"),
     "queues": ("own-queues", "pipeline-queues"),
-    "queue": ("queue-counts",),
-    "pipeline-queue": ("queue-counts",),
+    "queue": ("queue-actions", "queue-counts", "queue-plots", "queue-moves"),
+    "pipeline-queue": ("queue-counts", "queue-plots"),
+    "queue-message": ("queue-pulse",),
     "notifications": ("notification-list",),
     "notification": ("pulse",),
     "mail": ("mail-list",),
@@ -38,23 +40,64 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody looks at: a room, and in the rooms of one queue its name."""
+    """What somebody looks at: a room, and in the rooms of one queue its name and how far back they look."""
 
     room: str
     name: str = ""
+    period: Period = Period.HOUR
 
     def __post_init__(self) -> None:
         if self.room not in _ROOMS:
             raise NotFound(f"there is no room {self.room}")
 
+    @property
+    def has_details(self) -> bool:
+        """Whether it shows more of a queue than a snapshot has."""
+        return self.room in {"queue", "pipeline-queue"}
 
-def fragments_of(view: View, snapshot: Snapshot) -> dict[str, dict[str, Any]]:
-    """The fragments of a view, each with what it shows. Raises `NotFound` when its queue does not exist."""
-    if view.room in {"queue", "pipeline-queue"}:
-        states = snapshot.queues if view.room == "queue" else snapshot.pipeline
-        return {"queue-counts": {"state": state_of(states, view.name)}}
+
+def queue_of(view: View, snapshot: Snapshot) -> QueueState:
+    """The queue that a view shows. Raises `NotFound`."""
+    return state_of(snapshot.pipeline if view.room == "pipeline-queue" else snapshot.queues, view.name)
+
+
+def fragments_of(view: View, snapshot: Snapshot, details: QueueDetails | None = None) -> dict[str, dict[str, Any]]:
+    """The fragments of a view, each with what it shows. Raises `NotFound` when its queue does not exist.
+
+    What needs details is left out where there are none yet.
+    """
+    if view.room == "queue-message":
+        return {"queue-pulse": {"counts": queue_of(view, snapshot).counts}}
+    if view.has_details:
+        return queue_fragments(view, queue_of(view, snapshot), snapshot.queues, details)
     names = _ROOMS[view.room]
     if snapshot.is_new:
         # The first steps name the host that the reader used: their page has them, and only their end is news.
         names = tuple(name for name in names if name != "first-steps")
     return {name: {part: getattr(snapshot, part) for part in _PARTS[name]} for name in names}
+
+
+def queue_fragments(
+    view: View, state: QueueState, own: Sequence[QueueState], details: QueueDetails | None
+) -> dict[str, dict[str, Any]]:
+    """The fragments of the page of a queue; `own` has all queues of the reader's environment."""
+    is_pipeline = view.room == "pipeline-queue"
+    sources = [] if is_pipeline else sources_of(own, view.name)
+    values: dict[str, dict[str, Any]] = {
+        "queue-actions": {"queue": state.queue},
+        "queue-counts": {"state": state, "is_pipeline": is_pipeline, "sources": sources},
+    }
+    if details is not None:
+        values["queue-plots"] = {"plots": details.plots, "view": view}
+        values["queue-moves"] = {
+            "queue": state.queue,
+            "moves": details.moves,
+            "running": details.running,
+            "sources": sources,
+            "destinations": [
+                other.queue
+                for other in own
+                if other.queue.id != state.queue.id and other.queue.settings.fifo == state.queue.settings.fifo
+            ],
+        }
+    return {name: values[name] for name in _ROOMS[view.room] if name in values}

@@ -8,18 +8,20 @@ event: signed-out   data: {}                              the key is not valid (
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+import math
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from litestar.types import Receive, Send
 
-from bellringer.console.fragments import View, fragments_of
+from bellringer.console.fragments import View, fragments_of, queue_of
 from bellringer.console.pages import PAGE_HEADERS, Pages
-from bellringer.console.snapshot import Pace, Snapshot, SnapshotReader
+from bellringer.console.plot import Plot
+from bellringer.console.snapshot import Pace, QueueDetails, Snapshot, SnapshotReader
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment, Scope
 from bellringer.kernel.backoff import Backoff
@@ -32,6 +34,7 @@ _READ_TIMEOUT_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
 _FAREWELL_SECONDS = 1.0  # a client that does not read must not hold up the shutdown
 _PACE_SAMPLES = 6
+_PLOT_SECONDS = 5.0  # a plot of a day has thousands of samples behind it
 _HEADERS = {**PAGE_HEADERS, "content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
 
 _encode = msgspec.json.Encoder().encode
@@ -45,7 +48,6 @@ class Feed(Loop):
     def __init__(self, environment: Environment, reader: SnapshotReader, pages: Pages, clock: Clock) -> None:
         # A failing feed is watched by a person who waits: the pauses stay short.
         super().__init__("console feed", interval_seconds=1.0, backoff=Backoff(first_seconds=1.0, cap_seconds=2.0))
-        self.viewers = 0
         self.is_in_trouble = False
         self.news = asyncio.Event()
         """Set after the next round; then another event takes its place."""
@@ -55,13 +57,36 @@ class Feed(Loop):
         self._clock = clock
         self._snapshot: Snapshot | None = None
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=_PACE_SAMPLES)
-        self._rendered: dict[tuple[View, str], tuple[dict[str, Any], str]] = {}
+        self._views = Counter[View]()
+        self._plots: dict[View, tuple[float, tuple[Plot, ...]]] = {}
+        self._details: dict[View, QueueDetails] = {}
+        self._rendered: dict[View, dict[str, tuple[dict[str, Any], str]]] = {}
+
+    @property
+    def viewers(self) -> int:
+        """How many look."""
+        return self._views.total()
+
+    @contextmanager
+    def look(self, view: View) -> Iterator[None]:
+        """Be a viewer: what a view needs is read while somebody has it."""
+        self._views[view] += 1
+        try:
+            yield
+        finally:
+            self._views[view] -= 1
+            if not self._views[view]:
+                del self._views[view]
+                for known in (self._plots, self._details, self._rendered):
+                    known.pop(view, None)
 
     async def run_once(self) -> bool:
         """Read the environment and tell the viewers."""
         try:
             async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
                 snapshot = await self._reader.read(self._environment)
+                for view in [view for view in self._views if view.has_details]:
+                    await self._read_details(view, snapshot)
         except Exception:
             self.is_in_trouble = True
             raise
@@ -77,15 +102,28 @@ class Feed(Loop):
         """The HTML of each fragment of a view, rendered once for all viewers; empty before the first round."""
         if self._snapshot is None:
             return {}
-        fragments = fragments_of(view, self._snapshot)
+        fragments = fragments_of(view, self._snapshot, self._details.get(view))
         return {name: self._render(view, name, values) for name, values in fragments.items()}
 
     def _render(self, view: View, name: str, values: dict[str, Any]) -> str:
-        known = self._rendered.get((view, name))
+        rendered = self._rendered.setdefault(view, {})
+        known = rendered.get(name)
         if known is None or known[0] != values:
             known = (values, self._pages.render(f"fragments/{name}.html", values))
-            self._rendered[(view, name)] = known
+            rendered[name] = known
         return known[1]
+
+    async def _read_details(self, view: View, snapshot: Snapshot) -> None:
+        try:
+            state = queue_of(view, snapshot)
+        except NotFound:
+            return  # its viewers find out when they ask for the fragments
+        now = self._clock.monotonic()
+        read_at, plots = self._plots.get(view, (-math.inf, ()))
+        if now - read_at >= _PLOT_SECONDS:
+            plots = await self._reader.read_plots(state, view.period)
+            self._plots[view] = (now, plots)
+        self._details[view] = QueueDetails(plots=plots, moves=await self._reader.read_moves(state.queue))
 
     def _pace(self, snapshot: Snapshot) -> Pace:
         now = self._clock.monotonic()
@@ -115,17 +153,16 @@ class Feeds:
         return len(self._running)
 
     @asynccontextmanager
-    async def watch(self, environment: Environment) -> AsyncIterator[Feed]:
+    async def watch(self, environment: Environment, view: View) -> AsyncIterator[Feed]:
         """The environment's feed, which starts with its first viewer and ends with its last."""
         if environment.id not in self._running:
             feed, stopping = Feed(environment, self._reader, self._pages, self._clock), asyncio.Event()
             self._running[environment.id] = (feed, stopping, asyncio.create_task(feed.run(stopping)))
         feed, stopping, polling = self._running[environment.id]
-        feed.viewers += 1
         try:
-            yield feed
+            with feed.look(view):
+                yield feed
         finally:
-            feed.viewers -= 1
             if not feed.viewers:
                 del self._running[environment.id]
                 stopping.set()
@@ -159,7 +196,7 @@ class Streamer:
         while True:
             try:
                 environment = await self._authenticate(key)
-                async with self._feeds.watch(environment) as feed:
+                async with self._feeds.watch(environment, view) as feed:
                     await self._follow(feed, key, view, send_chunk)
             except (NotAuthenticated, NotAllowed):
                 await send_chunk(_event("signed-out", {}))

@@ -11,13 +11,14 @@ from typing import Any
 
 import jinja2
 import msgspec
-from litestar import MediaType, Response
+from litestar import MediaType, Request, Response
 from litestar.datastructures import Cookie
 from litestar.response import Redirect
 from litestar.status_codes import HTTP_303_SEE_OTHER
 
 from bellringer import __version__
 from bellringer.console import formats
+from bellringer.console.plot import HEIGHT, WIDTH
 from bellringer.console.snapshot import PAGE_SIZE
 from bellringer.edge.model import Environment
 from bellringer.edge.problems import Problem
@@ -70,10 +71,16 @@ class Pages:
             auto_reload=False,
         )
         self._templates.filters |= {
+            "amount": formats.amount,
             "absolute": formats.absolute,
+            "as_json": formats.as_json,
+            "clock": formats.clock,
             "coarse": formats.coarse,
+            "duration": formats.duration,
+            "exact": formats.exact,
             "marked": formats.marked,
             "number": formats.number,
+            "ordinal": formats.ordinal,
             "pretty_json": formats.pretty_json,
             "rate": formats.rate,
             "segments": formats.segments,
@@ -81,7 +88,13 @@ class Pages:
             "span": formats.span,
             "when": formats.when,
         }
-        self._templates.globals |= {"asset": self.asset_url, "page_size": PAGE_SIZE, "version": __version__}
+        self._templates.globals |= {
+            "asset": self.asset_url,
+            "page_size": PAGE_SIZE,
+            "plot_height": HEIGHT,
+            "plot_width": WIDTH,
+            "version": __version__,
+        }
 
     def asset(self, version: str, name: str) -> Asset:
         """A static file. Raises `NotFound`, also for a version that is not the current one."""
@@ -121,6 +134,12 @@ class Pages:
         if problem.status == HTTPStatus.SERVICE_UNAVAILABLE:
             headers["retry-after"] = str(Unavailable.retry_after_seconds)
         return self.page("error.html", environment=environment, status=problem.status, headers=headers, problem=problem)
+
+
+def base_url(request: Request[Any, Any, Any]) -> str:
+    """Where the reader found us, for commands to paste."""
+    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
+    return f"{'https' if scheme == 'https' else 'http'}://{request.headers.get('host', 'localhost')}"
 
 
 def redirect(path: str, *cookies: Cookie) -> Redirect:

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any
 from uuid import UUID
 
 import msgspec
 from litestar import MediaType, Response, Router, asgi, get
-from litestar.di import NamedDependency, Provide
+from litestar.di import Provide
 from litestar.exceptions import HTTPException, NotFoundException
 from litestar.params import FromPath, FromQuery
 from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler, Receive, Scope, Send
 
 from bellringer.broker import Broker
+from bellringer.broker.moves import Moves
+from bellringer.console.depth import Period
 from bellringer.console.fragments import View
 from bellringer.console.live import Feeds, Streamer
-from bellringer.console.pages import MAIL_HEADERS, STATIC_PATH, Pages, redirect
+from bellringer.console.pages import MAIL_HEADERS, STATIC_PATH, Pages, base_url, redirect
+from bellringer.console.queue_rooms import queue_rooms
 from bellringer.console.reference import reference_of
 from bellringer.console.session import (
     HOME,
     AnyRequest,
     SessionEnded,
     Sessions,
+    SignedIn,
     key_of,
+    refuse_other_sites,
     session_handlers,
     to_login,
 )
-from bellringer.console.snapshot import PAGE_SIZE, SnapshotReader, state_of
+from bellringer.console.snapshot import PAGE_SIZE, SnapshotReader
 from bellringer.console.timeline import MOST_ADDRESSES, outline_of
 from bellringer.edge.app import Routes
 from bellringer.edge.keys import Keys
@@ -40,8 +45,6 @@ from bellringer.kernel.errors import BellringerError, NotFound
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.service import Notifications
 
-SignedIn: TypeAlias = NamedDependency[Environment]
-
 _LARGEST_SOURCE_SHOWN = 256 * 1024
 _IMMUTABLE = "public, max-age=31536000, immutable"
 # The framework's router does not step back: each level that takes a parameter needs a catch-all of its own.
@@ -49,18 +52,24 @@ _ELSEWHERE = [
     "/console/{rest:path}",
     "/console/logout",
     "/console/queues/{name:str}/{rest:path}",
+    "/console/queues/{name:str}/messages/{message_id:str}/{rest:path}",
     "/console/notifications/{name:str}/{rest:path}",
     "/console/mail/{name:str}/{rest:path}",
 ]
 
 
 def console_routes(
-    keys: Keys, broker: Broker, notifications: Notifications, mailbox: CapturedMailbox, stopping: asyncio.Event
+    keys: Keys,
+    broker: Broker,
+    moves: Moves,
+    notifications: Notifications,
+    mailbox: CapturedMailbox,
+    stopping: asyncio.Event,
 ) -> Routes:
     """The console over the services. Its streams end when `stopping` is set."""
     clock = SystemClock()
     pages = Pages(clock)
-    reader = SnapshotReader(broker, notifications, mailbox)
+    reader = SnapshotReader(broker, moves, notifications, mailbox, clock)
     sessions = Sessions(keys)
     streamer = Streamer(keys, Feeds(reader, pages, clock), stopping)
 
@@ -79,12 +88,14 @@ def console_routes(
         route_handlers=[
             *session_handlers(keys, sessions, pages),
             *_rooms(pages, reader),
+            *queue_rooms(pages, reader, broker, moves),
             *_notification_rooms(pages, notifications),
             *_mail_rooms(pages, mailbox),
             _stream(streamer),
             *_public_handlers(pages, sessions),
         ],
         dependencies={"environment": Provide(environment_of)},
+        guards=[refuse_other_sites],
         # Each class that the application answers itself: a handler of its base would not come before that.
         exception_handlers=dict.fromkeys((BellringerError, HTTPException, Exception), answer_error),
         include_in_schema=False,
@@ -97,33 +108,13 @@ def _rooms(pages: Pages, reader: SnapshotReader) -> list[ControllerRouterHandler
     async def overview(request: AnyRequest, environment: SignedIn) -> Response[str]:
         snapshot = await reader.read(environment)
         parts = {**msgspec.structs.asdict(snapshot), "is_new": snapshot.is_new}
-        return pages.page("overview.html", environment=environment, base_url=_base_url(request), **parts)
-
-    @get("/console/queues")
-    async def queues(request: AnyRequest, environment: SignedIn) -> Response[str]:
-        own, pipeline = await reader.read_queues(environment)
-        return pages.page(
-            "queues.html", environment=environment, queues=own, pipeline=pipeline, base_url=_base_url(request)
-        )
-
-    @get("/console/queues/{name:str}")
-    async def queue(
-        request: AnyRequest, environment: SignedIn, name: FromPath[str], *, pipeline: FromQuery[bool] = False
-    ) -> Response[str]:
-        own, system = await reader.read_queues(environment)
-        return pages.page(
-            "queue.html",
-            environment=environment,
-            state=state_of(system if pipeline else own, name),
-            is_pipeline=pipeline,
-            base_url=_base_url(request),
-        )
+        return pages.page("overview.html", environment=environment, base_url=base_url(request), **parts)
 
     @get(_ELSEWHERE)
     async def elsewhere(environment: SignedIn) -> None:  # noqa: ARG001 - only who is signed in is told
         raise NotFoundException("There is nothing at this address.")
 
-    return [overview, queues, queue, elsewhere]
+    return [overview, elsewhere]
 
 
 def _notification_rooms(pages: Pages, notifications: Notifications) -> list[ControllerRouterHandler]:
@@ -180,7 +171,11 @@ def _stream(streamer: Streamer) -> ControllerRouterHandler:
     async def live(scope: Scope, receive: Receive, send: Send) -> None:
         request = AnyRequest(scope, receive, send)
         query = request.query_params
-        view = View(room=query.get("room", ""), name=query.get("name", ""))
+        try:
+            period = Period(query.get("period", Period.HOUR))
+        except ValueError:
+            raise NotFound("there is no such period") from None
+        view = View(room=query.get("room", ""), name=query.get("name", ""), period=period)
         await streamer.serve(key_of(request), view, receive, send)
 
     return live
@@ -203,7 +198,7 @@ def _public_handlers(pages: Pages, sessions: Sessions) -> list[ControllerRouterH
             "docs.html",
             environment=await sessions.environment_if_any(request),
             reference=reference_of(request.app.state.openapi),
-            base_url=_base_url(request),
+            base_url=base_url(request),
         )
 
     return [home, static, docs]
@@ -214,9 +209,3 @@ def _id_of(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound("There is nothing with this id.") from None
-
-
-def _base_url(request: AnyRequest) -> str:
-    """Where the reader found us, for commands to paste."""
-    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
-    return f"{'https' if scheme == 'https' else 'http'}://{request.headers.get('host', 'localhost')}"

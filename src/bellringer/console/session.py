@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from litestar import Request, Response, get, post
+from litestar.connection import ASGIConnection
 from litestar.datastructures import Cookie
+from litestar.di import NamedDependency
 from litestar.exceptions import PermissionDeniedException
+from litestar.handlers import BaseRouteHandler
 from litestar.response import Redirect
 from litestar.types import ControllerRouterHandler
 
@@ -22,6 +25,9 @@ from bellringer.edge.model import Environment, Scope
 from bellringer.kernel.errors import NotAllowed, NotAuthenticated, Unavailable
 
 AnyRequest = Request[Any, Any, Any]
+AnyConnection = ASGIConnection[Any, Any, Any, Any]
+SignedIn: TypeAlias = NamedDependency[Environment]
+"""The parameter `environment` of a page: that of the reader, who is sent to the login page without one."""
 
 HOME = "/console"
 LOGIN_PATH = "/console/login"
@@ -80,9 +86,9 @@ def own_path(path: str | None) -> str:
 
 
 def to_login(request: AnyRequest) -> Redirect:
-    """Send the reader to the login page, and back to where they were afterwards."""
+    """Send the reader to the login page, and back to where they were afterwards, unless they were about to act."""
     query = request.scope["query_string"].decode("latin-1")
-    wanted = own_path(request.scope["path"] + (f"?{query}" if query else ""))
+    wanted = own_path(request.scope["path"] + (f"?{query}" if query else "")) if request.method == "GET" else HOME
     return redirect(LOGIN_PATH if wanted == HOME else f"{LOGIN_PATH}?next={quote(wanted, safe='')}")
 
 
@@ -104,7 +110,6 @@ def session_handlers(keys: Keys, sessions: Sessions, pages: Pages) -> list[Contr
 
     @post(LOGIN_PATH, include_in_schema=False)
     async def login(request: AnyRequest) -> Response[Any]:
-        refuse_other_sites(request)
         form = await request.form()
         wanted, key = own_path(str(form.get("next", ""))), str(form.get("key", "")).strip()
         try:
@@ -120,23 +125,24 @@ def session_handlers(keys: Keys, sessions: Sessions, pages: Pages) -> list[Contr
 
     @post("/console/logout", include_in_schema=False, sync_to_thread=False)
     def logout(request: AnyRequest) -> Response[Any]:
-        refuse_other_sites(request)
         return redirect(LOGIN_PATH, _cookie(request, "", 0))
 
     return [show_login, login, logout]
 
 
-def refuse_other_sites(request: AnyRequest) -> None:
-    """Let a form through that one of our own pages sent. Raises `PermissionDeniedException`.
+def refuse_other_sites(connection: AnyConnection, _handler: BaseRouteHandler) -> None:
+    """Let a form through that one of our own pages sent: a guard of every route. Raises `PermissionDeniedException`.
 
     Browsers say where a POST comes from: in Sec-Fetch-Site, or over plain HTTP in Origin. A client that says neither
     is no browser, and nobody can make it send somebody else's cookie.
     """
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if isinstance(connection, Request) and connection.method in {"GET", "HEAD"}:
+        return
+    site, origin = connection.headers.get("sec-fetch-site"), connection.headers.get("origin")
     if site is not None:
         is_ours = site in {"same-origin", "none"}
     else:
-        is_ours = origin is None or origin.partition("://")[2] == request.headers.get("host")
+        is_ours = origin is None or origin.partition("://")[2] == connection.headers.get("host")
     if not is_ours:
         raise PermissionDeniedException("this form was sent by another site")
 

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Queue, QueueCounts
+from bellringer.broker.model import MoveState, MoveTask
+from bellringer.broker.moves import Moves
+from bellringer.console.depth import Period, plots_of
+from bellringer.console.plot import Plot
 from bellringer.edge.model import Environment
+from bellringer.kernel.clock import Clock
 from bellringer.kernel.errors import NotFound
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.channels.model import CapturedMail
@@ -17,6 +22,8 @@ from bellringer.notifications.model import NotificationSummary, Overview
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
 
 PAGE_SIZE = 50
+
+_MOVES_SHOWN = 5
 
 _PIPELINE = (ACCEPTED_QUEUE, CLOSED_QUEUE, OUTBOUND_QUEUE)
 
@@ -59,13 +66,29 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return self.overview.events == 0
 
 
-class SnapshotReader:
-    """Reads snapshots."""
+class QueueDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one queue beyond its counts: how it stood over time, and the newest moves out of it."""
 
-    def __init__(self, broker: Broker, notifications: Notifications, mailbox: CapturedMailbox) -> None:
+    plots: tuple[Plot, ...]
+    moves: tuple[MoveTask, ...]
+
+    @property
+    def running(self) -> MoveTask | None:
+        """The move that is under way: the newest, if any."""
+        return self.moves[0] if self.moves and self.moves[0].state is MoveState.RUNNING else None
+
+
+class SnapshotReader:
+    """Reads snapshots, and the details of single queues."""
+
+    def __init__(
+        self, broker: Broker, moves: Moves, notifications: Notifications, mailbox: CapturedMailbox, clock: Clock
+    ) -> None:
         self._broker = broker
+        self._moves = moves
         self._notifications = notifications
         self._mailbox = mailbox
+        self._clock = clock
 
     async def read(self, environment: Environment) -> Snapshot:
         """How an environment stands. Raises `Unavailable`."""
@@ -88,6 +111,20 @@ class SnapshotReader:
             [state for state in states if state.queue.environment_id == environment.id],
             [system[name] for name in _PIPELINE],
         )
+
+    async def read_plots(self, state: QueueState, period: Period) -> tuple[Plot, ...]:
+        """How a queue stood over a period. Raises `Unavailable`."""
+        samples = await self._broker.samples(state.queue, period.seconds)
+        return plots_of(state.queue, samples, state.counts, period, self._clock.now())
+
+    async def read_moves(self, queue: Queue) -> tuple[MoveTask, ...]:
+        """The newest moves out of a queue. Raises `Unavailable`."""
+        return tuple(await self._moves.list(queue, _MOVES_SHOWN))
+
+
+def sources_of(states: Sequence[QueueState], name: str) -> list[str]:
+    """The queues whose dead letters go to that one."""
+    return [state.queue.name for state in states if state.queue.settings.dead_letter_queue == name]
 
 
 def state_of(states: Sequence[QueueState], name: str) -> QueueState:

@@ -85,7 +85,7 @@ class RsgiIncoming:
     @property
     def headers(self) -> Mapping[str, str]:
         """All headers."""
-        return _Headers(self._headers)
+        return _Headers(self._headers, self._scope)
 
     async def receive(self) -> HTTPReceiveMessage:
         """Return when the client has hung up."""
@@ -106,7 +106,8 @@ class RsgiIncoming:
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes in. Raises `InvalidInput` when the connection closes before its end.
 
-        The end is an empty chunk. A broken connection is one more of them, since it becomes an empty chunk itself.
+        The end is an empty chunk. A broken connection is one more of them, since it becomes an empty chunk itself. So
+        do trailers, which are refused with it.
         """
         if self._has_no_body():
             return
@@ -134,22 +135,29 @@ class RsgiIncoming:
 class _Headers(Mapping[str, str]):
     """Headers by their names in lower case. Raises `InvalidInput` when one is asked for that is not ASCII."""
 
-    def __init__(self, headers: Any) -> None:  # noqa: ANN401 - granian declares its methods and not those of a mapping
+    __slots__ = ("_headers", "_scope")
+
+    def __init__(self, headers: Any, scope: RsgiScope) -> None:  # noqa: ANN401 - not declared as what it is
         self._headers = headers
+        self._scope = scope
 
     def __getitem__(self, name: str) -> str:
         found: str | None = self._headers.get(name)
-        if found is None:
-            if name in self._headers:
-                raise InvalidInput(f"the header {name} holds characters that are not ASCII", field=name)
-            raise KeyError(name)
-        return found
+        if found is not None:
+            return found
+        if name in self._headers:
+            raise InvalidInput(f"the header {name} holds characters that are not ASCII", field=name)
+        authority = self._scope.authority
+        if name == "host" and authority is not None:  # where HTTP/2 keeps it
+            return authority
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._headers.keys())
+        names = self._headers.keys()
+        return iter(names if "host" in names or self._scope.authority is None else [*names, "host"])
 
     def __len__(self) -> int:
-        return len(self._headers.keys())
+        return sum(1 for _ in self)
 
 
 class _AsgiExchange:
@@ -177,12 +185,19 @@ class _AsgiExchange:
             "raw_path": self._incoming.encoded_path.encode(),
             "query_string": self._scope.query_string.encode(),
             "root_path": "",
-            "headers": [(name.encode(), value.encode()) for name, value in self._scope.headers.items()],
+            "headers": self._headers(),
             "client": _address(self._scope.client),
             "server": _address(self._scope.server),
             "state": {},
             "extensions": {},
         }
+
+    def _headers(self) -> list[tuple[bytes, bytes]]:
+        found = [(name.encode(), value.encode()) for name, value in self._scope.headers.items()]
+        authority = self._scope.authority
+        if authority is not None and "host" not in self._scope.headers:
+            found.append((b"host", authority.encode()))
+        return found
 
     async def receive(self) -> dict[str, Any]:
         """The next chunk of the body; after the last one, the end of the exchange: by the client or by the answer."""

@@ -9,6 +9,7 @@ ALTER TABLE bellringer.queues
     ADD COLUMN wait_seconds double precision NOT NULL DEFAULT 0,
     ADD COLUMN max_body_bytes integer NOT NULL DEFAULT 262144,
     ADD COLUMN fifo boolean NOT NULL DEFAULT false,
+    ADD COLUMN expires boolean NOT NULL DEFAULT false,
     ADD COLUMN content_deduplication boolean NOT NULL DEFAULT false,
     ADD COLUMN max_receives integer,
     ADD COLUMN dead_letter_queue text,
@@ -22,6 +23,7 @@ ALTER TABLE bellringer.queues
 UPDATE bellringer.queues SET retention_seconds = GREATEST(retention_seconds, 7 * 24 * 3600);
 COMMENT ON COLUMN bellringer.queues.number IS 'Names the queue in the rows of its messages: four bytes instead of sixteen';
 COMMENT ON COLUMN bellringer.queues.retention_seconds IS 'From the publication of a message until it and its history go';
+COMMENT ON COLUMN bellringer.queues.expires IS 'Whether an unfinished message goes too when its retention is over';
 COMMENT ON COLUMN bellringer.queues.dead_letter_queue IS 'A name: a queue made anew under it takes over';
 COMMENT ON COLUMN bellringer.queues.floor_seq IS 'The next seq when no chunk is left to tell it';
 COMMENT ON COLUMN bellringer.queues.floor_lane IS 'The same for chunks.lane_after and claims.lane_after';

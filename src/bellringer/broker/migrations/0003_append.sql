@@ -58,10 +58,11 @@ $$;
 -- The next seq of a queue, and how many of its messages were not tracked so far.
 CREATE FUNCTION bellringer.tail_of(in_queue integer, OUT next_seq bigint, OUT lane_after bigint)
 LANGUAGE sql STABLE AS $$
-    SELECT COALESCE(last.first_seq + last.messages, queue.floor_seq), COALESCE(last.lane_after, queue.floor_lane)
+    SELECT CASE WHEN last.next_seq > queue.floor_seq THEN last.next_seq ELSE queue.floor_seq END,
+        CASE WHEN last.next_seq > queue.floor_seq THEN last.lane_after ELSE queue.floor_lane END
     FROM bellringer.queues AS queue
     LEFT JOIN LATERAL (
-        SELECT first_seq, messages, lane_after FROM bellringer.chunks
+        SELECT first_seq + messages AS next_seq, lane_after FROM bellringer.chunks
         WHERE queue = in_queue ORDER BY first_seq DESC LIMIT 1
     ) AS last ON true
     WHERE queue.number = in_queue

@@ -45,15 +45,46 @@ LANGUAGE sql AS $$
         FROM claimed HAVING count(*) > 0
     )
     SELECT 0::bigint, claimed.attempts, claimed.seq, 1, stored.sent_at, claimed.first_claimed_at, 0, NULL::integer[],
-        stored.frame
+        CASE WHEN sum(octet_length(stored.frame)) OVER (ORDER BY claimed.seq) <= 65536 THEN stored.frame END
     FROM claimed
     CROSS JOIN LATERAL bellringer.frame_of(in_queue, claimed.seq) AS stored
     WHERE (SELECT count(*) FROM counted) >= 0
     ORDER BY claimed.seq
 $$;
 
+-- The frames of a run of messages of one chunk, where each ends in the chunk, and where the run begins in it.
+CREATE FUNCTION bellringer.run_of(
+    in_queue integer, in_first_seq bigint, in_messages integer,
+    OUT ends_before integer, OUT ends integer[], OUT payload bytea
+)
+LANGUAGE sql STABLE AS $$
+    SELECT run.ends_before, CASE WHEN in_messages > 1 THEN run.ends END,
+        CASE WHEN run.ends IS NULL THEN run.payload
+            ELSE substring(run.payload FROM 1 + run.ends_before FOR run.ends[in_messages] - run.ends_before) END
+    FROM (
+        SELECT payload, COALESCE(ends[(in_first_seq - first_seq)::integer], 0) AS ends_before,
+            ends[(in_first_seq - first_seq)::integer + 1 : (in_first_seq - first_seq)::integer + in_messages] AS ends
+        FROM bellringer.chunks
+        WHERE queue = in_queue AND first_seq <= in_first_seq
+        ORDER BY first_seq DESC LIMIT 1
+    ) AS run
+$$;
+
+-- Records that messages left a claim otherwise than finished.
+CREATE FUNCTION bellringer.leave_claim(
+    in_queue integer, in_claim bigint, in_outcome bellringer.outcome, in_seqs int8multirange
+) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
+    VALUES (in_queue, in_outcome, in_claim, clock_timestamp(), in_seqs);
+    SELECT bellringer.tally(in_queue, 'left', bellringer.size(in_seqs))
+$$;
+
 -- Claims up to `in_limit` messages, those that came back first. Each row is a run of messages of one chunk: their
--- payload, where each ends, and how much of the chunk comes before. `claim_seq` is 0 for tracked ones.
+-- payload, where each ends in the chunk, and where the run begins in it. `claim_seq` is 0 for tracked ones.
+--
+-- A row is sent before its transaction ends, so a client that does not read could keep the lock of the claims: what
+-- does not fit into 64 KiB, which any socket takes at once, comes as null, to be read afterwards by `run_of`.
 CREATE FUNCTION bellringer.claim(in_queue integer, in_limit integer, in_seconds double precision)
 RETURNS TABLE (
     claim_seq bigint, attempts integer, first_seq bigint, messages integer, sent_at timestamptz,
@@ -69,12 +100,13 @@ DECLARE
     lane bigint;
     taken integer;
     in_lane integer := 0;
+    inline_bytes integer := 0;
     first integer;
     number_taken integer;
     expired int8multirange := '{}';
     chunk record;
 BEGIN
-    SELECT queue.fifo, queue.paused, clock_timestamp() - make_interval(secs => queue.retention_seconds) AS oldest
+    SELECT queue.fifo, queue.paused, CASE WHEN queue.expires THEN clock_timestamp() - make_interval(secs => queue.retention_seconds) END AS oldest
     INTO settings FROM bellringer.queues AS queue WHERE queue.number = in_queue;
     IF NOT FOUND OR settings.paused THEN
         RETURN;
@@ -127,7 +159,11 @@ BEGIN
             first_claimed_at := now_at;
             ends_before := COALESCE(chunk.ends[first], 0);
             ends := CASE WHEN number_taken > 1 THEN chunk.ends[first + 1 : first + number_taken] END;
-            IF number_taken = chunk.messages THEN
+            inline_bytes := inline_bytes
+                + COALESCE(chunk.ends[first + number_taken], octet_length(chunk.payload)) - ends_before;
+            IF inline_bytes > 65536 THEN
+                payload := NULL;
+            ELSIF number_taken = chunk.messages THEN
                 payload := chunk.payload;
             ELSE
                 payload := substring(chunk.payload FROM 1 + ends_before
@@ -143,25 +179,10 @@ BEGIN
         VALUES (in_queue, in_lane + bellringer.size(expired), head, place, lane, now_at,
             clock_timestamp() + make_interval(secs => in_seconds), CASE WHEN in_lane = 0 THEN clock_timestamp() END);
         IF expired <> '{}' THEN
-            INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
-            VALUES (in_queue, 'expired', head, clock_timestamp(), expired);
-            PERFORM bellringer.tally(in_queue, 'expired', bellringer.size(expired));
+            PERFORM bellringer.leave_claim(in_queue, head, 'expired', expired),
+                bellringer.tally(in_queue, 'expired', bellringer.size(expired));
         END IF;
     END IF;
-END $$;
-
--- Ends a claim all of whose messages have left it. Its row is locked by the caller.
-CREATE FUNCTION bellringer.end_claim(in_queue integer, in_claim bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    total integer;
-BEGIN
-    UPDATE bellringer.claims SET ended_at = clock_timestamp()
-    WHERE queue = in_queue AND first_seq = in_claim RETURNING messages INTO total;
-    PERFORM bellringer.tally(in_queue, 'deleted', total - (
-        SELECT COALESCE(sum(bellringer.size(seqs)), 0)::bigint FROM bellringer.claim_outcomes
-        WHERE queue = in_queue AND claim_seq = in_claim AND outcome <> 'finished'
-    ));
 END $$;
 
 -- Finishes messages of one claim. `finished`: now, by this call; `repeated`: those that were finished before it.
@@ -192,7 +213,7 @@ BEGIN
         finished := in_seqs - gone;
         repeated := in_seqs * done;
         IF bellringer.size(finished + gone) = claim.messages THEN
-            PERFORM bellringer.end_claim(in_queue, in_claim);
+            UPDATE bellringer.claims SET ended_at = clock_timestamp() WHERE queue = in_queue AND first_seq = in_claim;
         ELSIF NOT isempty(finished) THEN
             INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
             VALUES (in_queue, 'finished', in_claim, clock_timestamp(), finished);

@@ -1,6 +1,7 @@
 -- Removal: a queue emptied by hand, and messages past their retention.
 
--- Removes every message, and says how many went. What a transaction is just finishing is locked, and left to it.
+-- Removes every message, and says how many went. What a transaction is just finishing is locked, and left to it. What
+-- was published may be published again: a deduplication id would stand for a message that nobody will get.
 CREATE FUNCTION bellringer.purge(in_queue integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -15,6 +16,7 @@ BEGIN
     DELETE FROM bellringer.inbox WHERE queue = in_queue;
     PERFORM bellringer.lock_order(in_queue);
     PERFORM bellringer.lock_claims(in_queue);
+    DELETE FROM bellringer.deduplications WHERE queue = in_queue;
     FOR claim IN
         SELECT first_seq, next_seq FROM bellringer.claims
         WHERE queue = in_queue AND ended_at IS NULL FOR UPDATE SKIP LOCKED
@@ -23,9 +25,9 @@ BEGIN
             - bellringer.passed_by(in_queue, claim.first_seq, claim.next_seq)
         INTO unfinished
         FROM bellringer.claim_outcomes WHERE queue = in_queue AND claim_seq = claim.first_seq;
-        INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
-        VALUES (in_queue, 'purged', claim.first_seq, clock_timestamp(), unfinished);
-        PERFORM bellringer.end_claim(in_queue, claim.first_seq);
+        PERFORM bellringer.leave_claim(in_queue, claim.first_seq, 'purged', unfinished);
+        UPDATE bellringer.claims SET ended_at = clock_timestamp()
+        WHERE queue = in_queue AND first_seq = claim.first_seq;
         purged := purged + bellringer.size(unfinished);
     END LOOP;
     SELECT * INTO head FROM bellringer.head_of(in_queue);
@@ -38,6 +40,7 @@ BEGIN
         INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
         VALUES (in_queue, 'purged', head.next_seq, clock_timestamp(),
             int8multirange(int8range(head.next_seq, tail.next_seq)));
+        PERFORM bellringer.tally(in_queue, 'left', tail.lane_after - head.lane_after);
         purged := purged + tail.lane_after - head.lane_after;
     END IF;
     WITH locked AS MATERIALIZED (
@@ -60,76 +63,95 @@ BEGIN
     RETURN purged;
 END $$;
 
--- Removes up to `in_limit` chunks past the retention of their queue, with their history, and says how many went. A
--- message that waits expires; one that is held stays until its hold is over, and everything after it.
-CREATE FUNCTION bellringer.collect(in_queue integer, in_limit integer) RETURNS integer
+-- Looks at the `in_limit` oldest chunks from `in_from` on, and removes those past the retention of their queue, with
+-- their history; but of a queue that does not expire, only what is finished. What is held stays in any case. Returns
+-- where to go on, null at the end, and how many chunks went.
+CREATE FUNCTION bellringer.collect(
+    in_queue integer, in_from bigint, in_limit integer, OUT next_from bigint, OUT removed integer
+)
 LANGUAGE plpgsql AS $$
 DECLARE
-    oldest_kept timestamptz;
-    old_until bigint;
-    lane_until bigint;
+    settings record;
     tail record;
     head record;
+    last_old record;
     expired record;
-    removed integer;
 BEGIN
-    SELECT clock_timestamp() - make_interval(secs => retention_seconds) INTO oldest_kept
+    removed := 0;
+    SELECT expires, clock_timestamp() - make_interval(secs => retention_seconds) AS oldest_kept INTO settings
     FROM bellringer.queues WHERE number = in_queue;
     -- A look at the oldest chunk, before any lock is taken. Index: chunks_pkey.
     IF NOT (
-        SELECT sent_at < oldest_kept FROM bellringer.chunks WHERE queue = in_queue ORDER BY first_seq LIMIT 1
+        SELECT sent_at < settings.oldest_kept FROM bellringer.chunks
+        WHERE queue = in_queue AND first_seq >= in_from ORDER BY first_seq LIMIT 1
     ) IS TRUE THEN
-        RETURN 0;
+        RETURN;
     END IF;
     PERFORM bellringer.lock_order(in_queue);
     PERFORM bellringer.lock_claims(in_queue);
-    SELECT max(first_seq + messages), max(lane_after) INTO old_until, lane_until
-    FROM (
-        SELECT first_seq, messages, lane_after, sent_at FROM bellringer.chunks
-        WHERE queue = in_queue ORDER BY first_seq LIMIT in_limit
-    ) AS oldest
-    WHERE sent_at < oldest_kept AND first_seq + messages <= LEAST(
-        (SELECT min(first_seq) FROM bellringer.claims WHERE queue = in_queue AND ended_at IS NULL),
-        (SELECT min(seq) FROM bellringer.tracked WHERE queue = in_queue AND state = 'held'),
-        9223372036854775807
-    );
-    IF old_until IS NULL THEN
-        RETURN 0;
-    END IF;
     SELECT * INTO head FROM bellringer.head_of(in_queue);
     SELECT * INTO tail FROM bellringer.tail_of(in_queue);
-    IF head.next_seq < old_until THEN
-        INSERT INTO bellringer.claims
-            (queue, messages, first_seq, next_seq, lane_after, claimed_at, expires_at, ended_at)
-        VALUES (in_queue, lane_until - head.lane_after, head.next_seq, old_until, lane_until, clock_timestamp(),
-            clock_timestamp(), clock_timestamp());
-        PERFORM bellringer.tally(in_queue, 'expired', lane_until - head.lane_after);
+    SELECT first_seq + messages AS next_seq, lane_after INTO last_old
+    FROM (
+        SELECT first_seq, messages, lane_after, sent_at FROM bellringer.chunks
+        WHERE queue = in_queue AND first_seq >= in_from ORDER BY first_seq LIMIT in_limit
+    ) AS oldest
+    WHERE sent_at < settings.oldest_kept AND (settings.expires OR first_seq + messages <= head.next_seq)
+    ORDER BY first_seq DESC LIMIT 1;
+    IF last_old.next_seq IS NULL THEN
+        RETURN;
     END IF;
-    WITH gone AS (
-        DELETE FROM bellringer.tracked WHERE queue = in_queue AND seq < old_until RETURNING state, group_key
-    )
-    SELECT count(*) FILTER (WHERE state IN ('queued', 'ready')) AS pending,
-        count(*) FILTER (WHERE state = 'delayed') AS delayed,
-        array_agg(group_key) FILTER (WHERE group_key IS NOT NULL) AS groups
-    INTO expired FROM gone;
-    PERFORM bellringer.tally(in_queue, 'pending', -expired.pending),
-        bellringer.tally(in_queue, 'delayed', -expired.delayed),
-        bellringer.tally(in_queue, 'expired', expired.pending + expired.delayed);
-    IF expired.groups IS NOT NULL THEN
-        PERFORM bellringer.settle_groups(in_queue, expired.groups);
+    next_from := last_old.next_seq;
+    IF settings.expires THEN
+        IF head.next_seq < last_old.next_seq THEN
+            INSERT INTO bellringer.claims
+                (queue, messages, first_seq, next_seq, lane_after, claimed_at, expires_at, ended_at)
+            VALUES (in_queue, last_old.lane_after - head.lane_after, head.next_seq, last_old.next_seq,
+                last_old.lane_after, clock_timestamp(), clock_timestamp(), clock_timestamp());
+            PERFORM bellringer.tally(in_queue, 'expired', last_old.lane_after - head.lane_after),
+                bellringer.tally(in_queue, 'left', last_old.lane_after - head.lane_after);
+        END IF;
+        WITH gone AS (
+            DELETE FROM bellringer.tracked
+            WHERE queue = in_queue AND seq >= in_from AND seq < last_old.next_seq AND state <> 'held'
+            RETURNING state, group_key
+        )
+        SELECT count(*) FILTER (WHERE state IN ('queued', 'ready')) AS pending,
+            count(*) FILTER (WHERE state = 'delayed') AS delayed,
+            array_agg(group_key) FILTER (WHERE group_key IS NOT NULL) AS groups
+        INTO expired FROM gone;
+        PERFORM bellringer.tally(in_queue, 'pending', -expired.pending),
+            bellringer.tally(in_queue, 'delayed', -expired.delayed),
+            bellringer.tally(in_queue, 'expired', expired.pending + expired.delayed);
+        IF expired.groups IS NOT NULL THEN
+            PERFORM bellringer.settle_groups(in_queue, expired.groups);
+        END IF;
     END IF;
-    DELETE FROM bellringer.chunks WHERE queue = in_queue AND first_seq < old_until;
+    -- Chunks are looked up by their numbers, not by what is left around them: one that has to stay holds up no other.
+    DELETE FROM bellringer.chunks AS chunk
+    WHERE queue = in_queue AND first_seq >= in_from AND first_seq < last_old.next_seq
+        AND NOT EXISTS (
+            SELECT FROM bellringer.tracked
+            WHERE queue = in_queue AND seq >= chunk.first_seq AND seq < chunk.first_seq + chunk.messages
+        )
+        AND NOT EXISTS (
+            SELECT FROM bellringer.claims
+            WHERE queue = in_queue AND ended_at IS NULL
+                AND first_seq < chunk.first_seq + chunk.messages AND next_seq > chunk.first_seq
+        );
     GET DIAGNOSTICS removed = ROW_COUNT;
-    IF old_until = tail.next_seq THEN
+    IF last_old.next_seq = tail.next_seq THEN
         UPDATE bellringer.queues SET floor_seq = tail.next_seq, floor_lane = tail.lane_after WHERE number = in_queue;
     END IF;
     -- The newest claim stays: it tells where the next one begins.
-    DELETE FROM bellringer.claims WHERE queue = in_queue AND next_seq <= old_until AND first_seq < (
-        SELECT max(first_seq) FROM bellringer.claims WHERE queue = in_queue
-    );
-    DELETE FROM bellringer.claim_outcomes WHERE queue = in_queue AND claim_seq < (
-        SELECT min(first_seq) FROM bellringer.claims WHERE queue = in_queue
-    );
-    DELETE FROM bellringer.tracked_outcomes WHERE queue = in_queue AND seq < old_until;
-    RETURN removed;
+    WITH gone AS (
+        DELETE FROM bellringer.claims
+        WHERE queue = in_queue AND first_seq >= in_from AND next_seq <= last_old.next_seq AND ended_at IS NOT NULL
+            AND first_seq < (SELECT max(first_seq) FROM bellringer.claims WHERE queue = in_queue)
+        RETURNING first_seq
+    )
+    DELETE FROM bellringer.claim_outcomes WHERE queue = in_queue AND claim_seq IN (SELECT first_seq FROM gone);
+    DELETE FROM bellringer.tracked_outcomes AS past
+    WHERE queue = in_queue AND seq >= in_from AND seq < last_old.next_seq
+        AND NOT EXISTS (SELECT FROM bellringer.tracked WHERE queue = in_queue AND seq = past.seq);
 END $$;
