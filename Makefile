@@ -21,7 +21,7 @@ check: .venv/installed-dev ## Check style, types and who may import whom
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-bench: .venv/installed-dev ## Measure, each benchmark against its peer
+bench: .venv/installed-bench ## Measure, each benchmark against its peer
 	@scripts/install-programs wrk
 	.venv/bin/python -m bench
 
@@ -38,4 +38,8 @@ clean: ## Remove .venv and what tools left behind; the data in .bellringer stays
 
 .venv/installed-dev: pyproject.toml scripts/install
 	@scripts/install dev
+	@touch .venv/installed $@
+
+.venv/installed-bench: pyproject.toml scripts/install
+	@scripts/install bench
 	@touch .venv/installed $@

@@ -49,7 +49,11 @@ class Receipts:
             raw = b""
         # The length of the text too: more padding than needed would decode to the same.
         content, code = raw[: _CONTENT.size], raw[_CONTENT.size :]
-        if len(raw) != _HANDLE_BYTES or len(handle) != _HANDLE_CHARACTERS or not hmac.compare_digest(code, self._code(content)):
+        if (
+            len(raw) != _HANDLE_BYTES
+            or len(handle) != _HANDLE_CHARACTERS
+            or not hmac.compare_digest(code, self._code(content))
+        ):
             raise ReceiptInvalid("this is not a receipt handle", field="receipt_handle")
         queue, claim_seq, seq, attempts = _CONTENT.unpack(content)
         if queue != queue_number:

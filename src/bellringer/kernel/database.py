@@ -48,6 +48,8 @@ _SERVER_SETTINGS = {
     "application_name": "bellringer",
     "jit": "off",
     "TimeZone": "UTC",
+    # Statements look at what was committed when they begin, also where the database's own default is another.
+    "default_transaction_isolation": "read committed",
     # A process that is stopped in the middle of a transaction keeps its locks no longer than this.
     "idle_in_transaction_session_timeout": "10s",
 }

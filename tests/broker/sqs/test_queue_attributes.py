@@ -217,6 +217,7 @@ def test_a_dead_letter_queue_says_whose_letters_it_takes() -> None:
         '{"redrivePermission":"byQueue"}',
         '{"redrivePermission":"byQueue","sourceQueueArns":[]}',
         '{"redrivePermission":"byQueue","sourceQueueArns":["x"]}',
+        f'{{"redrivePermission":"byQueue","sourceQueueArns":["{ARN}a\\u0000"]}}',
         '{"redrivePermission":"allowAll","sourceQueueArns":[]}',
         '{"redrivePermission":"allowAll","colour":"red"}',
         msgspec.json.encode({"redrivePermission": "byQueue", "sourceQueueArns": [ARN + "a"] * 11}).decode(),

@@ -34,7 +34,7 @@ def test_making_a_queue_again_changes_nothing(sqs: Client, queues: Queues) -> No
         sqs.create_queue(QueueName=name, Attributes={"DelaySeconds": "2"})
 
 
-@pytest.mark.parametrize("name", ["a b", "a/b", "x" * 81, "a.b", "a.fifo.fifo", "ü", ""])
+@pytest.mark.parametrize("name", ["a b", "a/b", "x" * 81, "a.b", "a.fifo.fifo", "ü", "", "a\0", "-a"])
 def test_a_name_that_no_queue_may_have_is_refused(sqs: Client, name: str) -> None:
     assert error_of(sqs.create_queue, QueueName=name)[:2] == ("InvalidParameterValue", 400)
 
@@ -150,7 +150,8 @@ def test_tags_are_added_and_taken(sqs: Client, queues: Queues) -> None:
     sqs.untag_queue(QueueUrl=url, TagKeys=["team", "Team", "empty", "never"])
     assert "Tags" not in sqs.list_queue_tags(QueueUrl=url)
     too_many = {str(number): "x" for number in range(51)}
-    assert error_of(sqs.tag_queue, QueueUrl=url, Tags=too_many)[0] == "InvalidParameterValue"
+    for wrong in (too_many, {"": "x"}, {"k" * 129: "x"}, {"k": "v" * 257}, {"k": "\0"}, {"\a": "v"}):
+        assert error_of(sqs.tag_queue, QueueUrl=url, Tags=wrong)[0] == "InvalidParameterValue"
 
 
 def test_a_purge_leaves_nothing(sqs: Client, queues: Queues, queue: str) -> None:

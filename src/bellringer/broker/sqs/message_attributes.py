@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from bellringer.broker.sqs.errors import INVALID_PARAMETER_VALUE, UNSUPPORTED_OPERATION, SqsError
+from bellringer.broker.sqs.names import INVALID_CHARACTERS
 from bellringer.broker.sqs.requests import AttributeValue
 
 MOST_ATTRIBUTES = 10
@@ -34,9 +35,6 @@ _TRACE_HEADER_KEY = "aws:trace-header"
 _GROUP_KEY = "aws:message-group-id"
 _OURS = (_TRACE_HEADER_KEY, _GROUP_KEY)
 _TEXT, _BYTES = b"\x01", b"\x02"
-
-INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold, and so no message of SQS."""
 
 
 def check_attributes(attributes: Mapping[str, AttributeValue]) -> None:

@@ -18,7 +18,6 @@ from bellringer.broker.sqs.errors import (
     missing_parameter,
 )
 from bellringer.broker.sqs.message_attributes import (
-    INVALID_CHARACTERS,
     TRACE_HEADER,
     check_attributes,
     check_system_attributes,
@@ -32,7 +31,13 @@ from bellringer.broker.sqs.message_attributes import (
     to_stored,
     trace_header_of,
 )
-from bellringer.broker.sqs.names import MESSAGE_GROUP_OR_DEDUPLICATION_ID, Names, message_uuid, sequence_number
+from bellringer.broker.sqs.names import (
+    INVALID_CHARACTERS,
+    MESSAGE_GROUP_OR_DEDUPLICATION_ID,
+    Names,
+    message_uuid,
+    sequence_number,
+)
 from bellringer.broker.sqs.requests import AttributeValue, Outgoing
 
 _LONGEST_DELAY_SECONDS = 900

@@ -1,4 +1,4 @@
-"""How SQS names things: accounts, queue URLs, ARNs, the ids of messages."""
+"""How SQS names things: accounts, queue URLs, ARNs, the ids of messages; and what no text of it may hold."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from bellringer.broker.model import MessageId
 from bellringer.broker.sqs.errors import INVALID_ADDRESS, SqsError, invalid_value, missing_parameter, non_existent_queue
 
 FIFO_SUFFIX = ".fifo"
-ACCOUNT = re.compile(r"[0-9]{12}")
 MESSAGE_GROUP_OR_DEDUPLICATION_ID = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]{1,128}")
 
+INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 cannot hold, and so no message of SQS."""
+
+_ARN = re.compile(r"arn:aws:sqs:[^:]*:(?P<account>[0-9]{12}):(?P<name>[A-Za-z0-9._-]+)")
 _QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]+(\.fifo)?")
 _LONGEST_QUEUE_NAME = 80
 _URL_PARTS = 2  # /{account}/{queue}
@@ -56,10 +59,10 @@ class Names(msgspec.Struct, frozen=True, kw_only=True):
 
     def queue_of_arn(self, arn: str, parameter: str) -> str:
         """The name of the queue with an ARN. Raises `SqsError`, also for that of another account."""
-        parts = arn.split(":")
-        if len(parts) != 6 or parts[:3] != ["arn", "aws", "sqs"] or parts[4] != self.account or not parts[5]:
+        found = _ARN.fullmatch(arn)
+        if found is None or found["account"] != self.account:
             raise invalid_value(arn, parameter, "It is not the ARN of a queue of this account")
-        return parts[5]
+        return found["name"]
 
 
 def check_new_queue_name(name: str) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from bellringer.broker.sqs.errors import INVALID_ACTION, MALFORMED_INPUT, NON_EXISTENT_QUEUE, SqsError
 from bellringer.broker.sqs.json_protocol import invalid_arguments
+from bellringer.broker.sqs.names import INVALID_CHARACTERS
 from bellringer.broker.sqs.requests import Request
 from bellringer.edge.raw import RawExchange, RawReply
 
@@ -144,7 +145,8 @@ def _members(tree: Mapping[str, Any]) -> dict[str, Any]:
             members[_LISTS[name]] = [_value(item) for item in _numbered(value)]
         elif name in _MAPS and isinstance(value, dict):
             member, key, content = _MAPS[name]
-            entries = [entry for entry in _numbered(value) if isinstance(entry, dict)]
+            # One entry may do without a number: Attribute.Name=…&Attribute.Value=…
+            entries = [value] if key in value else [entry for entry in _numbered(value) if isinstance(entry, dict)]
             members[member] = {str(entry.get(key, "")): _value(entry.get(content, "")) for entry in entries}
         else:
             members[name] = _value(value)
@@ -193,7 +195,7 @@ def _content(name: str, value: Any, action: str) -> str:  # noqa: ANN401 - any v
 
 
 def _escape(text: str) -> str:
-    return text.translate(_ESCAPES)
+    return INVALID_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text).translate(_ESCAPES)
 
 
 def _reply(status: int, document: str, request_id: str) -> RawReply:

@@ -19,7 +19,7 @@ from bellringer.broker.sqs.errors import (
     invalid_value,
     non_existent_queue,
 )
-from bellringer.broker.sqs.names import FIFO_SUFFIX, check_new_queue_name
+from bellringer.broker.sqs.names import FIFO_SUFFIX, INVALID_CHARACTERS, check_new_queue_name
 from bellringer.broker.sqs.requests import (
     CreateQueue,
     GetQueueAttributes,
@@ -191,5 +191,5 @@ def _check_tags(tags: dict[str, str]) -> None:
     if len(tags) > _MOST_TAGS:
         raise invalid_value(len(tags), "Tags", f"Too many tags, a queue has at most {_MOST_TAGS}")
     for key, value in tags.items():
-        if not 1 <= len(key) <= 128 or len(value) > 256:
+        if not 1 <= len(key) <= 128 or len(value) > 256 or INVALID_CHARACTERS.search(key + value):
             raise invalid_value(key, "Tags", "A tag has a key of 1 to 128 and a value of up to 256 characters")

@@ -19,7 +19,7 @@ from bellringer.broker.sqs.errors import (
 )
 from bellringer.broker.sqs.names import Names
 
-DEFAULTS = QueueSettings(visibility_timeout_seconds=30, retention_seconds=4 * 24 * 3600)
+DEFAULTS = QueueSettings(visibility_timeout_seconds=30, retention_seconds=4 * 24 * 3600, expires=True)
 """The settings of a queue that is made over SQS: the service's own."""
 
 _INTEGER = re.compile(r"[0-9]{1,10}")
