@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.history.checker import check
 from tests.support.history.events import Delivered, Event, NewMessage
@@ -22,6 +22,7 @@ from tests.support.waiting import until
 
 from bellringer.broker import Broker, Message, Publication, Queue, QueueSettings
 from bellringer.broker.loops import Sweeper
+from bellringer.broker.model import ReceiptHandle
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database, DatabaseConfig
 
@@ -104,7 +105,7 @@ class ScriptedClient:
         self._sweeper = sweep
         self._recorder = Recorder(name, events.append)
         self._keys = (f"{name}.{number}" for number in itertools.count(1))
-        self._handles: list[str] = []
+        self._handles: list[ReceiptHandle] = []
 
     async def do(self, step: Step) -> None:
         """Do a step."""
@@ -123,7 +124,7 @@ class ScriptedClient:
 
     async def claim(
         self, broker: Broker, limit: int, seconds: float, wait_seconds: float = 0.0, gone_after: int | None = None
-    ) -> list[str]:
+    ) -> list[ReceiptHandle]:
         """Take messages; return their handles."""
         operation = self._recorder.claim(self._queue.name, seconds)
         claiming = broker.claim(self._queue, limit, visibility_timeout_seconds=seconds, wait_seconds=wait_seconds)
@@ -131,11 +132,11 @@ class ScriptedClient:
         if messages is None:
             return []
         self._recorder.claimed(operation, [_delivered(message) for message in messages])
-        handles = [str(message.receipt_handle) for message in messages]
+        handles = [message.receipt_handle for message in messages]
         self._handles += handles
         return handles
 
-    async def finish(self, broker: Broker, handles: Sequence[str], gone_after: int | None = None) -> None:
+    async def finish(self, broker: Broker, handles: Sequence[ReceiptHandle], gone_after: int | None = None) -> None:
         """Acknowledge messages."""
         if handles:
             operation = self._recorder.acknowledge(self._queue.name, handles)
@@ -163,7 +164,9 @@ class ScriptedClient:
         if ids is not None:
             self._recorder.published(operation, ids)
 
-    async def _hold(self, broker: Broker, handles: Sequence[str], seconds: float, gone_after: int | None) -> None:
+    async def _hold(
+        self, broker: Broker, handles: Sequence[ReceiptHandle], seconds: float, gone_after: int | None
+    ) -> None:
         if handles:
             operation = self._recorder.hold(self._queue.name, handles, seconds)
             changing = broker.change_visibility(self._queue, [(handle, seconds) for handle in handles])
@@ -171,7 +174,7 @@ class ScriptedClient:
             if held is not None:
                 self._recorder.answered(operation, held)
 
-    def _chosen(self, places: Sequence[int]) -> list[str]:
+    def _chosen(self, places: Sequence[int]) -> list[ReceiptHandle]:
         return [self._handles[-1 - place] for place in places if place < len(self._handles)]
 
     async def _result(self, request: Awaitable[T], gone_after: int | None) -> T | None:
@@ -197,44 +200,83 @@ def _delivered(message: Message) -> Delivered:
     )
 
 
+class Scene:
+    """A queue of its own, clients of both brokers, and what they write down."""
+
+    def __init__(self, brokers: Sequence[Broker], database: Database, queue: Queue) -> None:
+        self._brokers = brokers
+        self._queue = queue
+        self._sweeper = Sweeper(database, brokers[0])
+        self._events: list[Event] = []
+
+    def client(self, name: str) -> ScriptedClient:
+        """A client of that name."""
+        return ScriptedClient(name, self._queue, self._brokers, self._sweeper, self._events)
+
+    async def judge(self, last: ScriptedClient) -> None:
+        """Let a client finish what is left, and fail unless the record is a correct history."""
+
+        async def is_empty() -> bool:
+            await self._sweeper.run_once()
+            await last.finish(self._brokers[0], await last.claim(self._brokers[0], 1000, 60.0))
+            counts = (await self._brokers[1].counts([self._queue]))[self._queue.id]
+            return not (counts.pending + counts.in_flight + counts.delayed)
+
+        await until(is_empty)
+        Recorder("end", self._events.append).ended(self._queue.name, is_fifo=self._queue.settings.fifo)
+        report = check(self._events)
+        assert report.is_correct, str(report)
+
+
+class Stage:
+    """Makes a scene for each example, of the brokers of two processes: they share nothing but the database."""
+
+    def __init__(self, brokers: Sequence[Broker], database: Database, environment: Environment) -> None:
+        self._brokers = brokers
+        self._database = database
+        self._environment = environment
+
+    async def scene(self, *, is_fifo: bool) -> Scene:
+        """One with a queue that nobody has used."""
+        settings = QueueSettings(fifo=is_fifo)
+        queue = await self._brokers[0].configure_queue(self._environment.id, f"history-{next(_numbers)}", settings)
+        return Scene(self._brokers, self._database, queue)
+
+
 @pytest.fixture
-async def brokers(broker: Broker, database_arguments: dict[str, Any]) -> AsyncIterator[list[Broker]]:
-    """The brokers of two processes: nothing but the database is shared."""
-    database = await Database.open(DatabaseConfig(pool_size=8), database_arguments)
-    other = Broker(database)
-    yield [broker, other]
+async def stage(
+    broker: Broker, database: Database, environment: Environment, database_arguments: dict[str, Any]
+) -> AsyncIterator[Stage]:
+    other_database = await Database.open(DatabaseConfig(pool_size=8), database_arguments)
+    other = Broker(other_database)
+    yield Stage([broker, other], database, environment)
     await other.drain()
-    await database.close()
+    await other_database.close()
 
 
 @settings(max_examples=60)
 @given(backlog=st.lists(st.sampled_from("aab"), min_size=2, max_size=8), rounds=ROUNDS, is_fifo=st.booleans())
+@example(backlog=["a", "a"], rounds=[[Step(Claim(1, 0.1, 0.0), broker=0, gone_after=None)] * 2], is_fifo=True)
 async def test_whatever_clients_do_their_record_is_a_correct_history(
-    brokers: list[Broker],
-    database: Database,
-    environment: Environment,
-    backlog: list[str],
-    rounds: list[list[Step]],
-    is_fifo: bool,
+    stage: Stage, backlog: list[str], rounds: list[list[Step]], is_fifo: bool
 ) -> None:
-    events: list[Event] = []
-    name = f"history-{next(_numbers)}"
-    queue = await brokers[0].configure_queue(environment.id, name, QueueSettings(fifo=is_fifo))
-    sweeper = Sweeper(database, brokers[0])
-    last = ScriptedClient("first-and-last", queue, brokers, sweeper, events)
-    if backlog:
-        await last.publish(brokers[0], backlog)
-    clients = [ScriptedClient(f"client-{number}", queue, brokers, sweeper, events) for number in range(CLIENTS)]
+    scene = await stage.scene(is_fifo=is_fifo)
+    last = scene.client("first-and-last")
+    await last.do(Step(Publish(tuple(backlog), 0.0), broker=0, gone_after=None))
+    clients = [scene.client(f"client-{number}") for number in range(CLIENTS)]
     for steps in rounds:
         await asyncio.gather(*(client.do(step) for client, step in zip(clients, steps, strict=False)))
+    await scene.judge(last)
 
-    async def is_empty() -> bool:
-        await sweeper.run_once()
-        await last.finish(brokers[0], await last.claim(brokers[0], 1000, 60.0))
-        counts = (await brokers[1].counts([queue]))[queue.id]
-        return not (counts.pending + counts.in_flight + counts.delayed)
 
-    await until(is_empty)
-    Recorder("end", events.append).ended(queue.name, is_fifo=is_fifo)
-    report = check(events)
-    assert report.is_correct, str(report)
+@settings(max_examples=20)
+@given(limits=st.lists(st.integers(min_value=1, max_value=30), min_size=2, max_size=15))
+async def test_a_lone_consumer_gets_the_messages_of_a_queue_in_their_order(stage: Stage, limits: list[int]) -> None:
+    scene = await stage.scene(is_fifo=False)
+    consumer = scene.client("lone")
+    for _ in range(10):
+        await consumer.do(Step(Publish(("a",) * 20, 0.0), broker=1, gone_after=None))
+    for limit in limits:
+        await consumer.do(Step(Claim(limit, 60.0, 0.0), broker=0, gone_after=None))
+        await consumer.do(Step(Finish(tuple(range(limit))), broker=0, gone_after=None))
+    await scene.judge(consumer)

@@ -24,10 +24,11 @@ from tests.support.history.events import (
     QueueEnded,
     Unanswered,
 )
-from tests.support.history.faults import FAULTS, Fault, NotApplicable, Story
+from tests.support.history.faults import FAULTS, Fault
 from tests.support.history.operations import MalformedHistory
 from tests.support.history.recorder import read_history, recorder_to_file
 from tests.support.history.reference import Simulation
+from tests.support.history.story import NotApplicable, Story
 from tests.support.history.violations import Kind
 
 CHOICES = st.randoms(use_true_random=False)

@@ -18,16 +18,17 @@ from random import Random
 
 import msgspec
 from tests.support.history.events import Delivered, NewMessage
-from tests.support.under_fire.client import RecordingClient, recording_client
+from tests.support.under_fire.recording_client import RecordingClient, recording_client
 from tests.support.under_fire.settings import QueueUnderFire, Settings
 
 _TASKS_PER_QUEUE = 3
 _SIZES = (1, 10, 100, 1000)
 _SIZES_WEIGHED = (60, 20, 10, 10)
+_DELAYED, _DELAY_SECONDS = 0.02, 1.5
 
 
 class Producer:
-    """Sends its part of each queue's messages, in batches of 1 to 1000."""
+    """Sends its part of each queue's messages, in batches of 1 to 1000; a few to the standard queue with a delay."""
 
     def __init__(self, client: RecordingClient, settings: Settings, name: str) -> None:
         self._client = client
@@ -48,14 +49,16 @@ class Producer:
         stored = 0
         while stored < number:
             size = min(self._random.choices(_SIZES, _SIZES_WEIGHED)[0], number - stored)
-            messages = [NewMessage(key=key, group=self._group(queue)) for key in itertools.islice(self._keys, size)]
+            messages = [self._message(queue, key) for key in itertools.islice(self._keys, size)]
             if await self._client.publish(queue.name, messages):
                 stored += size
             due_at = began_at + self._settings.least_seconds * stored / number
             await asyncio.sleep(max(due_at - time.monotonic(), 0))
 
-    def _group(self, queue: QueueUnderFire) -> str | None:
-        return f"group-{self._random.randrange(queue.groups)}" if queue.is_fifo else None
+    def _message(self, queue: QueueUnderFire, key: str) -> NewMessage:
+        if queue.is_fifo:
+            return NewMessage(key=key, group=f"group-{self._random.randrange(queue.groups)}")
+        return NewMessage(key=key, delay_seconds=_DELAY_SECONDS if self._random.random() < _DELAYED else 0.0)
 
 
 class Consumer:

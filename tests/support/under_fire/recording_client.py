@@ -29,6 +29,7 @@ _BODY_BYTES = 100
 class _Sent(msgspec.Struct, frozen=True, omit_defaults=True):
     msg: str
     group: str | None = None
+    delay_seconds: float = 0.0
 
 
 class _Ids(msgspec.Struct, frozen=True):
@@ -80,9 +81,9 @@ class RecordingClient:
 
     async def publish(self, queue: str, messages: Sequence[NewMessage]) -> bool:
         """Send messages; return whether they are stored."""
-        body = msgspec.json.encode([_Sent(msg=body_of(message.key), group=message.group) for message in messages])
+        sent = [_Sent(body_of(message.key), message.group, message.delay_seconds) for message in messages]
         operation = self._recorder.publish(queue, messages)
-        answer = await self._ask(operation, "PUT", f"/v1/message/{queue}", body)
+        answer = await self._ask(operation, "PUT", f"/v1/message/{queue}", msgspec.json.encode(sent))
         if answer is not None:
             self._recorder.published(operation, msgspec.json.decode(answer.body, type=_Ids).ids)
         return answer is not None
