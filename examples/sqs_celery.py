@@ -20,7 +20,6 @@ app.conf.broker_transport_options = {
     "wait_time_seconds": 20,
 }
 app.conf.task_default_queue = "tasks"
-app.conf.worker_enable_remote_control = False  # it needs fan-out, which SQS has not
 
 
 @app.task

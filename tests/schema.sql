@@ -6,12 +6,157 @@ CREATE TYPE bellringer.delivery_state AS ENUM (
     'failed'
 );
 
-CREATE TYPE bellringer.message_state AS ENUM (
-    'pending',
-    'delayed',
-    'in_flight',
-    'deleted'
+CREATE TYPE bellringer.outcome AS ENUM (
+    'finished',
+    'extended',
+    'returned',
+    'dead_lettered',
+    'expired',
+    'purged'
 );
+
+CREATE TYPE bellringer.tracked_state AS ENUM (
+    'queued',
+    'delayed',
+    'ready',
+    'held'
+);
+
+CREATE FUNCTION bellringer.add_to_header(in_frame bytea, in_addition jsonb) RETURNS bytea
+    LANGUAGE plpgsql IMMUTABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.append(in_queues integer[], in_counts integer[], in_ends integer[], in_payloads bytea[], in_delays double precision[], in_groups text[], in_deduplications text[]) RETURNS bigint[]
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.claim(in_queue integer, in_limit integer, in_seconds double precision) RETURNS TABLE(claim_seq bigint, attempts integer, first_seq bigint, messages integer, sent_at timestamp with time zone, first_claimed_at timestamp with time zone, ends_before integer, ends integer[], payload bytea)
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.claim_tracked(in_queue integer, in_limit integer, in_seconds double precision) RETURNS TABLE(claim_seq bigint, attempts integer, first_seq bigint, messages integer, sent_at timestamp with time zone, first_claimed_at timestamp with time zone, ends_before integer, ends integer[], payload bytea)
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.collect(in_queue integer, in_from bigint, in_limit integer, OUT next_from bigint, OUT removed integer) RETURNS record
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.dead_letter(in_queue integer, in_seq bigint, in_attempts integer, in_claimed_at timestamp with time zone, in_group text, in_letters integer) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.dead_letter_queue_of(in_queue integer, in_attempts integer) RETURNS integer
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.deduplicate(in_queue integer, in_id text, in_seq bigint) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.drain_inbox(in_after bigint, in_limit integer, in_bytes bigint) RETURNS TABLE(highest bigint, moved bigint, queue_ids uuid[], all_over_before bigint, next_transaction bigint)
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.due_queues() RETURNS TABLE(number integer, id uuid)
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.finish(in_queue integer, in_claim bigint, in_seqs int8multirange, OUT finished int8multirange, OUT repeated int8multirange) RETURNS record
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.finish_tracked(in_queues integer[], in_seqs bigint[], in_attempts integer[]) RETURNS TABLE(queue integer, seq bigint, attempts integer, was_held boolean)
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.frame_of(in_queue integer, in_seq bigint, OUT sent_at timestamp with time zone, OUT frame bytea) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.give_back(in_queue integer, in_seqs bigint[], in_seconds double precision, in_unseen boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.head_of(in_queue integer, OUT next_seq bigint, OUT lane_after bigint) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.leave_claim(in_queue integer, in_claim bigint, in_outcome bellringer.outcome, in_seqs int8multirange) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.lock_claims(in_queue integer) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.lock_order(in_queue integer) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.lock_order_of_fifo(in_queues integer[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.passed_by(in_queue integer, in_from bigint, in_to bigint) RETURNS int8multirange
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.publish(queue text, body bytea, delay_seconds double precision DEFAULT NULL::double precision, message_group text DEFAULT NULL::text, deduplication_id text DEFAULT NULL::text, attributes jsonb DEFAULT NULL::jsonb, environment text DEFAULT NULL::text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.publish(queue text, body jsonb, delay_seconds double precision DEFAULT NULL::double precision, message_group text DEFAULT NULL::text, deduplication_id text DEFAULT NULL::text, attributes jsonb DEFAULT NULL::jsonb, environment text DEFAULT NULL::text) RETURNS void
+    LANGUAGE sql
+    AS $_$
+    SELECT bellringer.publish($1, convert_to($2::text, 'UTF8'), $3, $4, $5, $6, $7)
+$_$;
+
+CREATE FUNCTION bellringer.publish(queue text, body text, delay_seconds double precision DEFAULT NULL::double precision, message_group text DEFAULT NULL::text, deduplication_id text DEFAULT NULL::text, attributes jsonb DEFAULT NULL::jsonb, environment text DEFAULT NULL::text) RETURNS void
+    LANGUAGE sql
+    AS $_$
+    SELECT bellringer.publish($1, convert_to($2, 'UTF8'), $3, $4, $5, $6, $7)
+$_$;
+
+CREATE FUNCTION bellringer.purge(in_queue integer) RETURNS bigint
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.put_back(in_queue integer, in_claim bigint, in_seqs int8multirange, in_seconds double precision, in_keep boolean, in_unseen boolean) RETURNS int8multirange
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.put_back_tracked(in_queue integer, in_seqs bigint[], in_attempts integer[], in_seconds double precision, in_keep boolean, in_unseen boolean) RETURNS SETOF bigint
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.run_of(in_queue integer, in_first_seq bigint, in_messages integer, OUT ends_before integer, OUT ends integer[], OUT payload bytea) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.settle_groups(in_queue integer, in_groups text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.size(in_seqs int8multirange) RETURNS bigint
+    LANGUAGE sql IMMUTABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.tail_of(in_queue integer, OUT next_seq bigint, OUT lane_after bigint) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.tally(in_queue integer, in_name text, in_change bigint) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.track(in_queue integer, in_seqs int8multirange, in_attempts integer, in_claimed_at timestamp with time zone, in_seconds double precision, in_keep boolean) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
 
 CREATE TABLE bellringer.api_keys (
     id uuid NOT NULL,
@@ -47,6 +192,63 @@ CREATE TABLE bellringer.captured_mail (
     received_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 ALTER TABLE ONLY bellringer.captured_mail ALTER COLUMN environment_id SET STATISTICS 0;
+
+CREATE TABLE bellringer.chunks (
+    queue integer NOT NULL,
+    messages integer NOT NULL,
+    first_seq bigint NOT NULL,
+    lane_after bigint NOT NULL,
+    sent_at timestamp with time zone NOT NULL,
+    tracked boolean NOT NULL,
+    ends integer[],
+    payload bytea NOT NULL
+);
+ALTER TABLE ONLY bellringer.chunks ALTER COLUMN queue SET STATISTICS 0;
+ALTER TABLE ONLY bellringer.chunks ALTER COLUMN payload SET STORAGE EXTERNAL;
+
+COMMENT ON COLUMN bellringer.chunks.lane_after IS 'Messages of the queue so far that are not tracked one by one';
+
+COMMENT ON COLUMN bellringer.chunks.tracked IS 'Its one message has a row in tracked, and claims pass the chunk by';
+
+COMMENT ON COLUMN bellringer.chunks.ends IS 'Where each message ends in the payload; null for a single one';
+
+COMMENT ON COLUMN bellringer.chunks.payload IS 'Frames: 0 and the body, or 1, four bytes of length, a JSON header, the body';
+
+CREATE TABLE bellringer.claim_outcomes (
+    queue integer NOT NULL,
+    outcome bellringer.outcome NOT NULL,
+    claim_seq bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    seqs int8multirange NOT NULL
+);
+
+COMMENT ON COLUMN bellringer.claim_outcomes.claim_seq IS 'claims.first_seq';
+
+CREATE TABLE bellringer.claims (
+    queue integer NOT NULL,
+    messages integer NOT NULL,
+    first_seq bigint NOT NULL,
+    next_seq bigint NOT NULL,
+    lane_after bigint NOT NULL,
+    claimed_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone
+);
+ALTER TABLE ONLY bellringer.claims ALTER COLUMN queue SET STATISTICS 0;
+ALTER TABLE ONLY bellringer.claims ALTER COLUMN ended_at SET STATISTICS 0;
+
+COMMENT ON COLUMN bellringer.claims.ended_at IS 'From then on, a message without an outcome is finished';
+
+CREATE TABLE bellringer.deduplications (
+    queue integer NOT NULL,
+    deduplication_id text NOT NULL,
+    seq bigint NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE bellringer.deleted_queues (
+    number integer NOT NULL
+);
 
 CREATE TABLE bellringer.deliveries (
     email_id uuid NOT NULL,
@@ -116,6 +318,26 @@ CREATE TABLE bellringer.idempotency_keys (
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE bellringer.inbox (
+    id bigint NOT NULL,
+    queue integer NOT NULL,
+    delay_seconds double precision,
+    group_key text,
+    deduplication_id text,
+    payload bytea NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000');
+ALTER TABLE ONLY bellringer.inbox ALTER COLUMN payload SET STORAGE EXTERNAL;
+
+ALTER TABLE bellringer.inbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME bellringer.inbox_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE bellringer.leases (
     name text NOT NULL,
     holder uuid NOT NULL,
@@ -127,33 +349,6 @@ COMMENT ON TABLE bellringer.leases IS 'Who does a job that one process does at a
 
 COMMENT ON COLUMN bellringer.leases.epoch IS 'Grows with every new holder: the fencing token';
 
-CREATE TABLE bellringer.messages (
-    id bigint NOT NULL,
-    queue_id uuid NOT NULL,
-    state bellringer.message_state DEFAULT 'pending'::bellringer.message_state NOT NULL,
-    body bytea NOT NULL,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    picked_at timestamp with time zone,
-    due_at timestamp with time zone,
-    deleted_at timestamp with time zone,
-    receipt_handle uuid,
-    attempts integer DEFAULT 0 NOT NULL
-)
-WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000');
-ALTER TABLE ONLY bellringer.messages ALTER COLUMN queue_id SET STATISTICS 0;
-ALTER TABLE ONLY bellringer.messages ALTER COLUMN state SET STATISTICS 0;
-
-COMMENT ON COLUMN bellringer.messages.due_at IS 'When a delayed or in-flight message becomes pending again';
-
-ALTER TABLE bellringer.messages ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME bellringer.messages_id_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
-
 CREATE TABLE bellringer.migrations (
     subsystem text NOT NULL,
     number integer NOT NULL,
@@ -161,6 +356,22 @@ CREATE TABLE bellringer.migrations (
     checksum text NOT NULL,
     applied_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
+
+CREATE TABLE bellringer.moves (
+    id uuid NOT NULL,
+    source_id uuid NOT NULL,
+    destination_id uuid,
+    state text DEFAULT 'running'::text NOT NULL,
+    max_per_second integer,
+    to_move bigint NOT NULL,
+    moved bigint DEFAULT 0 NOT NULL,
+    failure text,
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    ended_at timestamp with time zone,
+    CONSTRAINT moves_state_check CHECK ((state = ANY (ARRAY['running'::text, 'completed'::text, 'cancelled'::text, 'failed'::text])))
+);
+
+COMMENT ON COLUMN bellringer.moves.destination_id IS 'Null: each message to the queue that it came from';
 
 CREATE TABLE bellringer.notifications (
     id uuid NOT NULL,
@@ -180,16 +391,66 @@ COMMENT ON COLUMN bellringer.notifications.recipients IS 'Normalised addresses, 
 
 COMMENT ON COLUMN bellringer.notifications.audience IS 'First 16 bytes of the SHA-256 of the recipients';
 
+CREATE TABLE bellringer.queue_samples (
+    queue integer NOT NULL,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    pending bigint NOT NULL,
+    in_flight bigint NOT NULL,
+    delayed bigint NOT NULL,
+    published bigint NOT NULL,
+    finished bigint NOT NULL
+);
+
 CREATE TABLE bellringer.queues (
     id uuid NOT NULL,
     environment_id uuid NOT NULL,
     name text NOT NULL,
     visibility_timeout_seconds integer NOT NULL,
     retention_seconds integer NOT NULL,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    number integer NOT NULL,
+    delay_seconds double precision DEFAULT 0 NOT NULL,
+    wait_seconds double precision DEFAULT 0 NOT NULL,
+    max_body_bytes integer DEFAULT 262144 NOT NULL,
+    fifo boolean DEFAULT false NOT NULL,
+    expires boolean DEFAULT false NOT NULL,
+    content_deduplication boolean DEFAULT false NOT NULL,
+    max_receives integer,
+    dead_letter_queue text,
+    redrive_allow jsonb,
+    tags jsonb DEFAULT '{}'::jsonb NOT NULL,
+    paused boolean DEFAULT false NOT NULL,
+    modified_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    floor_seq bigint DEFAULT 1 NOT NULL,
+    floor_lane bigint DEFAULT 0 NOT NULL
 );
 
-COMMENT ON COLUMN bellringer.queues.retention_seconds IS 'How long a deleted message can still be looked up';
+COMMENT ON COLUMN bellringer.queues.retention_seconds IS 'From the publication of a message until it and its history go';
+
+COMMENT ON COLUMN bellringer.queues.number IS 'Names the queue in the rows of its messages: four bytes instead of sixteen';
+
+COMMENT ON COLUMN bellringer.queues.expires IS 'Whether an unfinished message goes too when its retention is over';
+
+COMMENT ON COLUMN bellringer.queues.dead_letter_queue IS 'A name: a queue made anew under it takes over';
+
+COMMENT ON COLUMN bellringer.queues.floor_seq IS 'The next seq when no chunk is left to tell it';
+
+COMMENT ON COLUMN bellringer.queues.floor_lane IS 'The same for chunks.lane_after and claims.lane_after';
+
+ALTER TABLE bellringer.queues ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME bellringer.queues_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE bellringer.receipt_secrets (
+    id boolean DEFAULT true NOT NULL,
+    secret bytea NOT NULL,
+    CONSTRAINT receipt_secrets_id_check CHECK (id)
+);
 
 CREATE TABLE bellringer.tallies (
     owner uuid NOT NULL,
@@ -216,6 +477,33 @@ ALTER TABLE bellringer.tally_entries ALTER COLUMN id ADD GENERATED ALWAYS AS IDE
     CACHE 1
 );
 
+CREATE TABLE bellringer.tracked (
+    queue integer NOT NULL,
+    attempts integer NOT NULL,
+    seq bigint NOT NULL,
+    due_at timestamp with time zone,
+    first_claimed_at timestamp with time zone,
+    claimed_at timestamp with time zone,
+    state bellringer.tracked_state NOT NULL,
+    group_key text
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='5000');
+ALTER TABLE ONLY bellringer.tracked ALTER COLUMN queue SET STATISTICS 0;
+ALTER TABLE ONLY bellringer.tracked ALTER COLUMN due_at SET STATISTICS 0;
+ALTER TABLE ONLY bellringer.tracked ALTER COLUMN state SET STATISTICS 0;
+ALTER TABLE ONLY bellringer.tracked ALTER COLUMN group_key SET STATISTICS 0;
+
+COMMENT ON COLUMN bellringer.tracked.state IS 'queued: behind others of its group; delayed; ready; held by a claim';
+
+CREATE TABLE bellringer.tracked_outcomes (
+    queue integer NOT NULL,
+    attempts integer NOT NULL,
+    seq bigint NOT NULL,
+    claimed_at timestamp with time zone,
+    at timestamp with time zone NOT NULL,
+    outcome bellringer.outcome NOT NULL
+);
+
 CREATE TABLE bellringer.workflows (
     environment_id uuid NOT NULL,
     type text NOT NULL,
@@ -234,6 +522,18 @@ ALTER TABLE ONLY bellringer.api_keys
 
 ALTER TABLE ONLY bellringer.captured_mail
     ADD CONSTRAINT captured_mail_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY bellringer.chunks
+    ADD CONSTRAINT chunks_pkey PRIMARY KEY (queue, first_seq);
+
+ALTER TABLE ONLY bellringer.claims
+    ADD CONSTRAINT claims_pkey PRIMARY KEY (queue, first_seq);
+
+ALTER TABLE ONLY bellringer.deduplications
+    ADD CONSTRAINT deduplications_pkey PRIMARY KEY (queue, deduplication_id);
+
+ALTER TABLE ONLY bellringer.deleted_queues
+    ADD CONSTRAINT deleted_queues_pkey PRIMARY KEY (number);
 
 ALTER TABLE ONLY bellringer.deliveries
     ADD CONSTRAINT deliveries_pkey PRIMARY KEY (email_id, address);
@@ -256,23 +556,35 @@ ALTER TABLE ONLY bellringer.environments
 ALTER TABLE ONLY bellringer.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (environment_id, key);
 
+ALTER TABLE ONLY bellringer.inbox
+    ADD CONSTRAINT inbox_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY bellringer.leases
     ADD CONSTRAINT leases_pkey PRIMARY KEY (name);
-
-ALTER TABLE ONLY bellringer.messages
-    ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY bellringer.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (subsystem, number);
 
+ALTER TABLE ONLY bellringer.moves
+    ADD CONSTRAINT moves_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY bellringer.notifications
     ADD CONSTRAINT notifications_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY bellringer.queue_samples
+    ADD CONSTRAINT queue_samples_pkey PRIMARY KEY (queue, at);
 
 ALTER TABLE ONLY bellringer.queues
     ADD CONSTRAINT queues_environment_id_name_key UNIQUE (environment_id, name);
 
 ALTER TABLE ONLY bellringer.queues
+    ADD CONSTRAINT queues_number_key UNIQUE (number);
+
+ALTER TABLE ONLY bellringer.queues
     ADD CONSTRAINT queues_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY bellringer.receipt_secrets
+    ADD CONSTRAINT receipt_secrets_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY bellringer.tallies
     ADD CONSTRAINT tallies_pkey PRIMARY KEY (owner, name);
@@ -280,12 +592,21 @@ ALTER TABLE ONLY bellringer.tallies
 ALTER TABLE ONLY bellringer.tally_entries
     ADD CONSTRAINT tally_entries_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY bellringer.tracked
+    ADD CONSTRAINT tracked_pkey PRIMARY KEY (queue, seq);
+
 ALTER TABLE ONLY bellringer.workflows
     ADD CONSTRAINT workflows_pkey PRIMARY KEY (environment_id, type);
 
 CREATE INDEX captured_mail_environment ON bellringer.captured_mail USING btree (environment_id, id);
 
 CREATE INDEX captured_mail_received_at ON bellringer.captured_mail USING btree (received_at);
+
+CREATE INDEX claim_outcomes_claim ON bellringer.claim_outcomes USING btree (queue, claim_seq);
+
+CREATE INDEX claims_open ON bellringer.claims USING btree (queue, expires_at) WHERE (ended_at IS NULL);
+
+CREATE INDEX deduplications_expiry ON bellringer.deduplications USING btree (expires_at);
 
 CREATE INDEX digest_items_audience ON bellringer.digest_items USING btree (digest_id, audience, notification_id);
 
@@ -299,19 +620,23 @@ CREATE INDEX emails_digest ON bellringer.emails USING btree (digest_id);
 
 CREATE INDEX idempotency_keys_created_at ON bellringer.idempotency_keys USING btree (created_at);
 
-CREATE INDEX messages_deleted ON bellringer.messages USING btree (queue_id, deleted_at) WHERE (state = 'deleted'::bellringer.message_state);
+CREATE UNIQUE INDEX moves_running ON bellringer.moves USING btree (source_id) WHERE (state = 'running'::text);
 
-CREATE INDEX messages_due ON bellringer.messages USING btree (due_at) WHERE (state = ANY (ARRAY['in_flight'::bellringer.message_state, 'delayed'::bellringer.message_state]));
-
-CREATE INDEX messages_pending ON bellringer.messages USING btree (queue_id, id) WHERE (state = 'pending'::bellringer.message_state);
-
-CREATE INDEX messages_picked ON bellringer.messages USING btree (queue_id, picked_at) WHERE (state = 'in_flight'::bellringer.message_state);
-
-CREATE UNIQUE INDEX messages_receipt_handle ON bellringer.messages USING btree (receipt_handle) WHERE (receipt_handle IS NOT NULL);
+CREATE INDEX moves_source ON bellringer.moves USING btree (source_id, started_at);
 
 CREATE INDEX notifications_environment ON bellringer.notifications USING btree (environment_id, id);
 
 CREATE INDEX tally_entries_owner ON bellringer.tally_entries USING btree (owner);
+
+CREATE INDEX tracked_busy_group ON bellringer.tracked USING btree (queue, group_key) WHERE ((group_key IS NOT NULL) AND (state = ANY (ARRAY['delayed'::bellringer.tracked_state, 'ready'::bellringer.tracked_state, 'held'::bellringer.tracked_state])));
+
+CREATE INDEX tracked_due ON bellringer.tracked USING btree (queue, due_at) WHERE (state = ANY (ARRAY['delayed'::bellringer.tracked_state, 'held'::bellringer.tracked_state]));
+
+CREATE INDEX tracked_group ON bellringer.tracked USING btree (queue, group_key, seq) WHERE (state = 'queued'::bellringer.tracked_state);
+
+CREATE INDEX tracked_outcomes_seq ON bellringer.tracked_outcomes USING btree (queue, seq);
+
+CREATE INDEX tracked_ready ON bellringer.tracked USING btree (queue, seq) WHERE (state = 'ready'::bellringer.tracked_state);
 
 ALTER TABLE ONLY bellringer.api_keys
     ADD CONSTRAINT api_keys_environment_id_fkey FOREIGN KEY (environment_id) REFERENCES bellringer.environments(id);
@@ -324,6 +649,3 @@ ALTER TABLE ONLY bellringer.digest_items
 
 ALTER TABLE ONLY bellringer.emails
     ADD CONSTRAINT emails_digest_id_fkey FOREIGN KEY (digest_id) REFERENCES bellringer.digests(id) ON DELETE CASCADE;
-
-ALTER TABLE ONLY bellringer.messages
-    ADD CONSTRAINT messages_queue_id_fkey FOREIGN KEY (queue_id) REFERENCES bellringer.queues(id);

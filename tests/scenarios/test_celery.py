@@ -33,7 +33,6 @@ app = Celery(
     "tasks", broker=os.environ["BROKER_URL"], backend=os.environ["RESULTS_URL"], broker_connection_retry_on_startup=True
 )
 app.conf.broker_transport_options = json.loads(os.environ["TRANSPORT_OPTIONS"])
-app.conf.worker_enable_remote_control = False
 app.conf.task_default_queue = "tasks"
 
 

@@ -61,11 +61,11 @@ TABLES_BY_QUEUE = (
     "queue_samples",
 )
 
-# One snapshot for all of it, so the numbers agree. Lanes are counted by their ends, tracked messages by tallies, and
-# the claims that are open one by one. Indexes: the primary keys of chunks and claims, claims_open.
+# One snapshot for all of it, so the numbers agree. Lanes are counted by their ends, what left them unfinished
+# by tallies, and the claims that are open one by one. Indexes: the primary keys of chunks and claims, claims_open.
 COUNTS = """
 SELECT queue.id, tail.next_seq - 1 AS published, tail.lane_after - head.lane_after AS lane_pending,
-    open_claims.messages AS open_messages, open_claims.departed, open_claims.finished,
+    head.lane_after AS lane_claimed, open_claims.unfinished,
     (
         SELECT COALESCE(jsonb_object_agg(name, value), '{}')
         FROM (
@@ -83,14 +83,11 @@ JOIN bellringer.queues AS queue ON queue.id = asked.id
 CROSS JOIN LATERAL bellringer.head_of(queue.number) AS head
 CROSS JOIN LATERAL bellringer.tail_of(queue.number) AS tail
 CROSS JOIN LATERAL (
-    SELECT COALESCE(sum(claim.messages), 0)::bigint AS messages, COALESCE(sum(gone.departed), 0)::bigint AS departed,
-        COALESCE(sum(gone.finished), 0)::bigint AS finished
+    SELECT COALESCE(sum(claim.messages - (
+        SELECT COALESCE(sum(bellringer.size(seqs)), 0) FROM bellringer.claim_outcomes
+        WHERE queue = claim.queue AND claim_seq = claim.first_seq
+    )), 0)::bigint AS unfinished
     FROM bellringer.claims AS claim
-    CROSS JOIN LATERAL (
-        SELECT sum(bellringer.size(seqs)) AS departed,
-            sum(bellringer.size(seqs)) FILTER (WHERE outcome = 'finished') AS finished
-        FROM bellringer.claim_outcomes WHERE queue = claim.queue AND claim_seq = claim.first_seq
-    ) AS gone
     WHERE claim.queue = queue.number AND claim.ended_at IS NULL
 ) AS open_claims
 """
@@ -309,8 +306,8 @@ def _standing(row: asyncpg.Record) -> Standing:
         published=row["published"],
         pending=row["lane_pending"] + tallies.get("pending", 0),
         delayed=tallies.get("delayed", 0),
-        in_flight=row["open_messages"] - row["departed"] + tallies.get("held", 0),
-        deleted=row["finished"] + tallies.get("deleted", 0),
+        in_flight=row["unfinished"] + tallies.get("held", 0),
+        deleted=row["lane_claimed"] - row["unfinished"] - tallies.get("left", 0) + tallies.get("deleted", 0),
         redelivered=tallies.get("redelivered", 0),
         dead_lettered=tallies.get("dead_lettered", 0),
         expired=tallies.get("expired", 0),

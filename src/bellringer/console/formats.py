@@ -93,8 +93,8 @@ def absolute(moment: datetime) -> str:
 
 
 def exact(moment: datetime) -> str:
-    """A time of day to the millisecond, in UTC."""
-    return f"{moment.astimezone(UTC):%H:%M:%S.%f}"[:-3]
+    """A day and a time to the millisecond, in UTC."""
+    return f"{moment.astimezone(UTC):%b %d, %H:%M:%S.%f}"[:-3]
 
 
 def clock(moment: datetime) -> str:

@@ -132,3 +132,17 @@ def test_the_error_in_json_names_the_shape_of_the_service(sqs: Client, queue: st
     }
     assert response["headers"]["x-amzn-query-error"] == "AWS.SimpleQueueService.NonExistentQueue;Sender"
     assert response["headers"]["x-amzn-requestid"]
+
+
+def test_requests_are_counted_by_what_they_asked_and_what_came_of_it(server: Server, sqs: Client, queue: str) -> None:
+    def count(action: str, code: str) -> float:
+        return server.metric(f'bellringer_sqs_requests_total{{action="{action}",code="{code}"}}')
+
+    missing = "AWS.SimpleQueueService.NonExistentQueue"
+    before = count("SendMessage", "OK"), count("SendMessage", missing), count("unknown", "InvalidClientTokenId")
+    sqs.send_message(QueueUrl=queue, MessageBody="x")
+    error_of(sqs.send_message, QueueUrl=queue + "x", MessageBody="x")
+    unknown = {"aws_access_key_id": "BELLXXXXXXXXXXXXXXXX", "aws_secret_access_key": "anything"}
+    error_of(client_of(server, unknown).list_queues)
+    after = count("SendMessage", "OK"), count("SendMessage", missing), count("unknown", "InvalidClientTokenId")
+    assert after == tuple(number + 1 for number in before)

@@ -29,6 +29,7 @@ from bellringer.broker.sqs.requests import (
     Request,
     SendMessage,
     SendMessageBatch,
+    SetQueueAttributes,
     TagQueue,
     UntagQueue,
 )
@@ -126,6 +127,13 @@ def test_a_list_of_one_may_do_without_a_number_and_an_empty_one_without_a_value(
     assert one.attribute_names == ["All"]
     empty = query_call_of({"Action": "SendMessageBatch", "QueueUrl": URL, "Entries": ""})
     assert empty.arguments(SendMessageBatch).entries == []
+
+
+def test_a_map_of_one_may_do_without_a_number() -> None:
+    call = query_call_of(
+        {"Action": "SetQueueAttributes", "Attribute.Name": "DelaySeconds", "Attribute.Value": "5"}, "/1/q"
+    )
+    assert call.arguments(SetQueueAttributes).attributes == {"DelaySeconds": "5"}
 
 
 def test_tags_are_read_whatever_they_are_called() -> None:

@@ -20,7 +20,7 @@ from bellringer.broker.sqs.errors import (
     ErrorKind,
     SqsError,
 )
-from bellringer.broker.sqs.signature import SignedRequest, check_signature, read_signature, sign
+from bellringer.broker.sqs.signature import Signature, SignedRequest, check_signature, read_signature, sign
 
 SECRET = "wJalrXUtnFEMI-K7MDENG_bPxRfiCYEXAMPLEKEY"
 
@@ -117,10 +117,22 @@ def test_a_clock_may_be_off_by_a_quarter_of_an_hour() -> None:
         assert refused(request, now=later(minutes=minutes)) is SIGNATURE_DOES_NOT_MATCH
 
 
-def test_the_host_must_be_signed() -> None:
-    request = signed()
-    header = request.headers["authorization"].replace("host;", "")
-    assert refused(changed(request, headers={**request.headers, "authorization": header})) is SIGNATURE_DOES_NOT_MATCH
+@pytest.mark.parametrize("name", ["host", "x-amz-target"])
+def test_where_a_request_goes_and_what_it_asks_must_be_signed(name: str) -> None:
+    request = signed(headers={"X-Amz-Target": "AmazonSQS.SendMessage"})
+    header = request.headers["authorization"]
+    names = header.partition("SignedHeaders=")[2].partition(",")[0]
+    fewer = ";".join(one for one in names.split(";") if one != name)
+    without = changed(request, headers={**request.headers, "authorization": header.replace(names, fewer)})
+    signature = sign(without, read_signature_of(without), SECRET)
+    resigned = without.headers["authorization"].rpartition("=")[0] + f"={signature}"
+    assert refused(changed(without, headers={**without.headers, "authorization": resigned})) is SIGNATURE_DOES_NOT_MATCH
+
+
+def read_signature_of(request: SignedRequest) -> Signature:
+    """What a request says of its signature, were it to sign all that it must."""
+    headers = {name: value for name, value in request.headers.items() if name in {"authorization", "x-amz-date"}}
+    return read_signature(headers, request.query)
 
 
 CREDENTIAL = f"Credential=BELLKEY/{later():%Y%m%d}/eu-west-1/sqs/aws4_request"

@@ -70,6 +70,16 @@ LANGUAGE sql STABLE AS $$
     ) AS run
 $$;
 
+-- Records that messages left a claim otherwise than finished.
+CREATE FUNCTION bellringer.leave_claim(
+    in_queue integer, in_claim bigint, in_outcome bellringer.outcome, in_seqs int8multirange
+) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
+    VALUES (in_queue, in_outcome, in_claim, clock_timestamp(), in_seqs);
+    SELECT bellringer.tally(in_queue, 'left', bellringer.size(in_seqs))
+$$;
+
 -- Claims up to `in_limit` messages, those that came back first. Each row is a run of messages of one chunk: their
 -- payload, where each ends in the chunk, and where the run begins in it. `claim_seq` is 0 for tracked ones.
 --
@@ -169,25 +179,10 @@ BEGIN
         VALUES (in_queue, in_lane + bellringer.size(expired), head, place, lane, now_at,
             clock_timestamp() + make_interval(secs => in_seconds), CASE WHEN in_lane = 0 THEN clock_timestamp() END);
         IF expired <> '{}' THEN
-            INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
-            VALUES (in_queue, 'expired', head, clock_timestamp(), expired);
-            PERFORM bellringer.tally(in_queue, 'expired', bellringer.size(expired));
+            PERFORM bellringer.leave_claim(in_queue, head, 'expired', expired),
+                bellringer.tally(in_queue, 'expired', bellringer.size(expired));
         END IF;
     END IF;
-END $$;
-
--- Ends a claim all of whose messages have left it. Its row is locked by the caller.
-CREATE FUNCTION bellringer.end_claim(in_queue integer, in_claim bigint) RETURNS void
-LANGUAGE plpgsql AS $$
-DECLARE
-    total integer;
-BEGIN
-    UPDATE bellringer.claims SET ended_at = clock_timestamp()
-    WHERE queue = in_queue AND first_seq = in_claim RETURNING messages INTO total;
-    PERFORM bellringer.tally(in_queue, 'deleted', total - (
-        SELECT COALESCE(sum(bellringer.size(seqs)), 0)::bigint FROM bellringer.claim_outcomes
-        WHERE queue = in_queue AND claim_seq = in_claim AND outcome <> 'finished'
-    ));
 END $$;
 
 -- Finishes messages of one claim. `finished`: now, by this call; `repeated`: those that were finished before it.
@@ -218,7 +213,7 @@ BEGIN
         finished := in_seqs - gone;
         repeated := in_seqs * done;
         IF bellringer.size(finished + gone) = claim.messages THEN
-            PERFORM bellringer.end_claim(in_queue, in_claim);
+            UPDATE bellringer.claims SET ended_at = clock_timestamp() WHERE queue = in_queue AND first_seq = in_claim;
         ELSIF NOT isempty(finished) THEN
             INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
             VALUES (in_queue, 'finished', in_claim, clock_timestamp(), finished);

@@ -155,13 +155,12 @@ BEGIN
         UPDATE bellringer.claims SET expires_at = clock_timestamp() + make_interval(secs => in_seconds)
         WHERE queue = in_queue AND first_seq = in_claim;
     ELSIF NOT isempty(moving) THEN
-        INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
-        VALUES (in_queue, CASE WHEN in_keep THEN 'extended' ELSE 'returned' END::bellringer.outcome, in_claim,
-            clock_timestamp(), moving);
+        PERFORM bellringer.leave_claim(in_queue, in_claim,
+            CASE WHEN in_keep THEN 'extended' ELSE 'returned' END::bellringer.outcome, moving);
         PERFORM bellringer.track(in_queue, moving, CASE WHEN in_unseen THEN 0 ELSE 1 END, claim.claimed_at,
             in_seconds, in_keep);
         IF bellringer.size(moving + gone) = claim.messages THEN
-            PERFORM bellringer.end_claim(in_queue, in_claim);
+            UPDATE bellringer.claims SET ended_at = clock_timestamp() WHERE queue = in_queue AND first_seq = in_claim;
         END IF;
     END IF;
     IF in_seqs && extended THEN
@@ -249,10 +248,10 @@ BEGIN
             - bellringer.passed_by(in_queue, claim.first_seq, claim.next_seq)
         INTO unfinished
         FROM bellringer.claim_outcomes WHERE queue = in_queue AND claim_seq = claim.first_seq;
-        INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
-        VALUES (in_queue, 'returned', claim.first_seq, clock_timestamp(), unfinished);
+        PERFORM bellringer.leave_claim(in_queue, claim.first_seq, 'returned', unfinished);
         PERFORM bellringer.track(in_queue, unfinished, 1, claim.claimed_at, 0, false);
-        PERFORM bellringer.end_claim(in_queue, claim.first_seq);
+        UPDATE bellringer.claims SET ended_at = clock_timestamp()
+        WHERE queue = in_queue AND first_seq = claim.first_seq;
     END LOOP;
     WITH over AS MATERIALIZED (
         SELECT seq, state FROM bellringer.tracked

@@ -25,9 +25,9 @@ BEGIN
             - bellringer.passed_by(in_queue, claim.first_seq, claim.next_seq)
         INTO unfinished
         FROM bellringer.claim_outcomes WHERE queue = in_queue AND claim_seq = claim.first_seq;
-        INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
-        VALUES (in_queue, 'purged', claim.first_seq, clock_timestamp(), unfinished);
-        PERFORM bellringer.end_claim(in_queue, claim.first_seq);
+        PERFORM bellringer.leave_claim(in_queue, claim.first_seq, 'purged', unfinished);
+        UPDATE bellringer.claims SET ended_at = clock_timestamp()
+        WHERE queue = in_queue AND first_seq = claim.first_seq;
         purged := purged + bellringer.size(unfinished);
     END LOOP;
     SELECT * INTO head FROM bellringer.head_of(in_queue);
@@ -40,6 +40,7 @@ BEGIN
         INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
         VALUES (in_queue, 'purged', head.next_seq, clock_timestamp(),
             int8multirange(int8range(head.next_seq, tail.next_seq)));
+        PERFORM bellringer.tally(in_queue, 'left', tail.lane_after - head.lane_after);
         purged := purged + tail.lane_after - head.lane_after;
     END IF;
     WITH locked AS MATERIALIZED (
@@ -107,7 +108,8 @@ BEGIN
                 (queue, messages, first_seq, next_seq, lane_after, claimed_at, expires_at, ended_at)
             VALUES (in_queue, last_old.lane_after - head.lane_after, head.next_seq, last_old.next_seq,
                 last_old.lane_after, clock_timestamp(), clock_timestamp(), clock_timestamp());
-            PERFORM bellringer.tally(in_queue, 'expired', last_old.lane_after - head.lane_after);
+            PERFORM bellringer.tally(in_queue, 'expired', last_old.lane_after - head.lane_after),
+                bellringer.tally(in_queue, 'left', last_old.lane_after - head.lane_after);
         END IF;
         WITH gone AS (
             DELETE FROM bellringer.tracked

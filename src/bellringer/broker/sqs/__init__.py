@@ -8,5 +8,5 @@ which scope it needs; `queue_actions`, `message_actions` and `move_actions` do i
 Invariants:
 - An entry of a batch that fails leaves the others unharmed; a batch that is refused as a whole stores nothing.
 - A client sees the queues of its key's environment and no other; the account number in URLs and ARNs is made of it.
-- Nothing is answered as done that was not done: what is not supported gets `UnsupportedOperation`.
+- What is not supported gets `UnsupportedOperation`: it is neither ignored nor answered as done.
 """

@@ -145,7 +145,8 @@ def _members(tree: Mapping[str, Any]) -> dict[str, Any]:
             members[_LISTS[name]] = [_value(item) for item in _numbered(value)]
         elif name in _MAPS and isinstance(value, dict):
             member, key, content = _MAPS[name]
-            entries = [entry for entry in _numbered(value) if isinstance(entry, dict)]
+            # One entry may do without a number: Attribute.Name=…&Attribute.Value=…
+            entries = [value] if key in value else [entry for entry in _numbered(value) if isinstance(entry, dict)]
             members[member] = {str(entry.get(key, "")): _value(entry.get(content, "")) for entry in entries}
         else:
             members[name] = _value(value)

@@ -15,6 +15,7 @@ from bellringer.broker.sqs.actions import sqs_actions
 from bellringer.broker.sqs.caller import Caller
 from bellringer.broker.sqs.errors import SqsError, sqs_error_of
 from bellringer.broker.sqs.json_protocol import TARGET, JsonCall
+from bellringer.broker.sqs.metrics import request_counter
 from bellringer.broker.sqs.names import Names
 from bellringer.broker.sqs.query_protocol import QueryCall
 from bellringer.broker.sqs.signature import SignedRequest, check_signature, read_signature
@@ -62,12 +63,18 @@ def sqs_routes(broker: Broker, moves: Moves, keys: Keys, clock: Clock, config: S
     async def answer(exchange: RawExchange) -> RawReply:
         request_id = str(uuid4())
         protocol: type[JsonCall | QueryCall] = JsonCall if TARGET in exchange.headers else QueryCall
+        action, code = "unknown", "OK"
         try:
             caller, body = await authenticate(exchange)
             call = protocol(exchange, body)
-            return call.answer(await act(caller, call), request_id)
+            action = call.action if call.action in actions else action
+            reply = call.answer(await act(caller, call), request_id)
         except Exception as error:  # noqa: BLE001 - every error becomes an answer in the protocol that asked
-            return protocol.refusal(sqs_error_of(error), request_id)
+            refusal = sqs_error_of(error)
+            code = refusal.kind.code
+            reply = protocol.refusal(refusal, request_id)
+        request_counter(action, code).inc()
+        return reply
 
     return Routes(protocols=[RawProtocol(name="sqs", takes=_takes, answer=answer)])
 

@@ -26,6 +26,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 LARGEST_SKEW = timedelta(minutes=15)
 
 _SERVICE, _TERMINATOR = "sqs", "aws4_request"
+_MUST_BE_SIGNED = ("host", "x-amz-target")  # who sees a request go by could send it elsewhere, or have another done
 _LONGEST_PRESIGNED_SECONDS = 7 * 24 * 3600
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _TIME = re.compile(r"[0-9]{8}T[0-9]{6}Z")
@@ -57,12 +58,17 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 def read_signature(headers: Mapping[str, str], query: str) -> Signature:
     """What a request says of its signature, in its headers or its query. Raises `SqsError`."""
     authorization = headers.get("authorization")
+    parameters = {} if authorization else dict(parse_qsl(query, keep_blank_values=True))
     if authorization:
-        return _read_header(authorization, headers)
-    parameters = dict(parse_qsl(query, keep_blank_values=True))
-    if "X-Amz-Signature" in parameters:
-        return _read_query(parameters)
-    raise SqsError(MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token")
+        signature = _read_header(authorization, headers)
+    elif "X-Amz-Signature" in parameters:
+        signature = _read_query(parameters)
+    else:
+        raise SqsError(MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token")
+    for name in _MUST_BE_SIGNED:
+        if name in headers and name not in signature.signed_headers:
+            raise _mismatch(f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
+    return signature
 
 
 def check_signature(request: SignedRequest, signature: Signature, secret: str, now: datetime) -> None:
@@ -160,8 +166,6 @@ def _signature(
     if not _TIME.fullmatch(signed_at) or not signed_at.startswith(date):
         raise _mismatch("Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP.")
     names = tuple(signed_headers.lower().split(";"))
-    if "host" not in names:
-        raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
     if not signature.isascii():
         raise _mismatch("The signature is not one.")
     return Signature(

@@ -171,6 +171,16 @@ function coarse(seconds) {
   return `${seconds} s`;
 }
 
+// What a plot says where the pointer is: its title, without the wait for it
+
+document.addEventListener("pointerover", (event) => {
+  for (const reading of document.querySelectorAll(".plot-reading")) {
+    const moment = event.target.closest(".plot-moment");
+    const isHere = moment !== null && reading.parentElement.contains(moment);
+    reading.textContent = isHere ? moment.querySelector("title").textContent : "";
+  }
+});
+
 // Commands to paste
 
 function addCopyButtons() {
