@@ -78,7 +78,10 @@ DECLARE
     expired record;
 BEGIN
     removed := 0;
-    SELECT expires, clock_timestamp() - make_interval(secs => retention_seconds) AS oldest_kept INTO settings
+    -- What a FIFO queue has not finished is tracked: every chunk without a row there can go.
+    SELECT expires, expires OR fifo AS beyond_head,
+        clock_timestamp() - make_interval(secs => retention_seconds) AS oldest_kept
+    INTO settings
     FROM bellringer.queues WHERE number = in_queue;
     -- A look at the oldest chunk, before any lock is taken. Index: chunks_pkey.
     IF NOT (
@@ -96,7 +99,7 @@ BEGIN
         SELECT first_seq, messages, lane_after, sent_at FROM bellringer.chunks
         WHERE queue = in_queue AND first_seq >= in_from ORDER BY first_seq LIMIT in_limit
     ) AS oldest
-    WHERE sent_at < settings.oldest_kept AND (settings.expires OR first_seq + messages <= head.next_seq)
+    WHERE sent_at < settings.oldest_kept AND (settings.beyond_head OR first_seq + messages <= head.next_seq)
     ORDER BY first_seq DESC LIMIT 1;
     IF last_old.next_seq IS NULL THEN
         RETURN;
