@@ -154,14 +154,14 @@ async def test_a_large_body_is_shown_in_part_until_it_is_asked_for(site: Site, r
 async def test_a_message_tells_what_happened_to_it(site: Site, database: Database, reader: httpx.AsyncClient) -> None:
     source, letters = await dead_letters(site, 1)
     gone = await text_at(reader, "/console/queues/orders/messages/1")
-    assert re.search(r"History Dead letter Published .* Claimed 1st attempt .* Dead-lettered", gone)
+    assert re.search(r"History in UTC Dead letter Published .* Claimed 1st attempt .* Dead-lettered", gone)
 
     letter = await text_at(reader, "/console/queues/orders.dead/messages/1")
-    assert "History Pending Published" in letter
+    assert "History in UTC Pending Published" in letter
     assert "Came from orders, message 1 \N{EN DASH} after 1 attempt" in letter
     held = await site.broker.claim(letters, 1, visibility_timeout_seconds=30)
     html = (await reader.get("/console/queues/orders.dead/messages/1")).text
-    assert re.search(r"History In flight .* Claimed 1st attempt", text_of(html))
+    assert re.search(r"History in UTC In flight .* Claimed 1st attempt", text_of(html))
     assert 'data-live="/console/live?room=queue-message&amp;name=orders.dead"' in html
 
     await site.broker.change_visibility(letters, [(held[0].receipt_handle, 0)])
