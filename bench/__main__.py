@@ -1,7 +1,25 @@
 """Run every benchmark in turn: `python -m bench`."""
 
-from bench import accept_events, digest_emails, start
+from bench import (
+    accept_events,
+    digest_emails,
+    queue_depth,
+    queue_http_publish,
+    queue_kinds,
+    queue_pinned_snapshot,
+    queue_throughput,
+    start,
+)
 
 if __name__ == "__main__":
-    for benchmark in (start, accept_events, digest_emails):
+    for benchmark in (
+        start,
+        accept_events,
+        digest_emails,
+        queue_throughput,
+        queue_http_publish,
+        queue_pinned_snapshot,
+        queue_depth,
+        queue_kinds,
+    ):
         benchmark.main()

@@ -18,6 +18,7 @@ import asyncpg
 import procrastinate
 from pgqueuer.models import Job
 from pgqueuer.queries import EntrypointExecutionParameter, Queries
+from pgqueuer.types import QueueEntrypoint, QueueManagerId
 from procrastinate.jobs import Job as ProcrastinateJob
 from procrastinate.jobs import Status
 
@@ -190,8 +191,8 @@ class Seed(SqlContestant):
 class PgQueuerClient(QueueClient):
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
-        self._manager = uuid4()
-        self._entrypoints = {"bench": EntrypointExecutionParameter(0)}
+        self._manager = QueueManagerId(uuid4())
+        self._entrypoints = {QueueEntrypoint("bench"): EntrypointExecutionParameter(0)}
 
     async def publish(self, bodies: Sequence[bytes]) -> None:
         count = len(bodies)

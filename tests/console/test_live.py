@@ -13,6 +13,7 @@ from tests.support.html import text_of
 from tests.support.site import Site
 from tests.support.waiting import PATIENCE_SECONDS
 
+from bellringer.broker import Publication
 from bellringer.console.fragments import View
 from bellringer.console.live import Feed, Feeds
 from bellringer.console.pages import Pages
@@ -20,7 +21,7 @@ from bellringer.console.snapshot import Snapshot, SnapshotReader
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment
 from bellringer.kernel.clock import Clock, ManualClock
-from bellringer.kernel.errors import Unavailable
+from bellringer.kernel.errors import NotFound, Unavailable
 
 OVERVIEW = View(room="overview")
 
@@ -264,6 +265,43 @@ async def test_a_fragment_is_rendered_anew_only_when_it_changed(
         "pipeline",
         "latest-notifications",
     }
+
+
+async def test_the_plots_of_a_queue_are_read_every_five_seconds(
+    site: Site, counting: CountingReader, clock: ManualClock, environment: Environment
+) -> None:
+    orders = await site.broker.ensure_queue(environment.id, "orders")
+    view = View(room="queue", name="orders")
+    feed = Feed(environment, counting, Pages(clock), clock)
+    with feed.look(view):
+        await feed.run_once()
+        before = feed.fragments(view)
+        await site.broker.send(orders, [Publication(body=b"1")])
+        clock.advance(4)
+        await feed.run_once()
+        soon = feed.fragments(view)
+        assert soon["queue-counts"] is not before["queue-counts"]
+        assert soon["queue-plots"] is before["queue-plots"]
+        clock.advance(1)
+        await feed.run_once()
+        later = feed.fragments(view)
+        assert later["queue-plots"] is not before["queue-plots"]
+        assert later["queue-actions"] is before["queue-actions"]
+    assert feed.viewers == 0
+
+
+async def test_a_queue_that_is_deleted_while_somebody_looks_is_told_so(
+    site: Site, counting: CountingReader, clock: ManualClock, environment: Environment
+) -> None:
+    orders = await site.broker.ensure_queue(environment.id, "orders")
+    view = View(room="queue", name="orders")
+    feed = Feed(environment, counting, Pages(clock), clock)
+    with feed.look(view):
+        await feed.run_once()
+        await site.broker.delete_queue(orders)
+        await feed.run_once()
+        with pytest.raises(NotFound):
+            feed.fragments(view)
 
 
 async def test_the_pace_is_that_of_the_last_seconds(

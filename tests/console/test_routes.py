@@ -9,7 +9,7 @@ import pytest
 from tests.support.html import tags_of, text_of
 from tests.support.site import Site
 
-from bellringer.broker import Publication, QueueSettings
+from bellringer.broker import Publication
 from bellringer.kernel.database import Database
 from bellringer.notifications.channels.model import Outcome
 
@@ -70,7 +70,7 @@ async def test_pages_need_nothing_that_their_policy_forbids(
 async def test_static_files_are_kept_for_ever_under_a_name_that_changes(visitor: httpx.AsyncClient) -> None:
     html = (await visitor.get("/console/login")).text
     urls = [link["href"] for link in tags_of(html, "link")] + [script["src"] for script in tags_of(html, "script")]
-    assert len(urls) == 3
+    assert len(urls) == 4
     for url in urls:
         answer = await visitor.get(url)
         assert answer.status_code == 200
@@ -90,6 +90,12 @@ async def test_static_files_are_kept_for_ever_under_a_name_that_changes(visitor:
         "/console/queues/nowhere/deeper",
         "/console/queues/emails.outbound",
         "/console/queues/<script>alert(1)<script>",
+        "/console/queues/nowhere/purge",
+        "/console/queues/nowhere/messages/1",
+        "/console/queues/nowhere/messages/1/body",
+        "/console/queues/nowhere/messages/1/deeper",
+        "/console/queues/emails.outbound/messages/1",
+        "/console/queues/emails.outbound/purge",
         "/console/notifications/not-an-id",
         f"/console/notifications/{uuid4()}",
         f"/console/mail/{uuid4()}",
@@ -119,7 +125,7 @@ async def test_a_database_that_is_away_is_a_page_too(reader: httpx.AsyncClient, 
     assert [tag for tag in tags_of(answer.text, "meta") if tag.get("http-equiv") == "refresh"]
 
 
-# Overview and queues
+# Overview
 
 
 async def test_an_empty_environment_shows_the_first_steps(reader: httpx.AsyncClient) -> None:
@@ -150,24 +156,6 @@ async def test_the_overview_counts_what_happened(site: Site, reader: httpx.Async
     assert "orders 1,200 34 0" in text
     assert "deploy.finished eve@acme.example Accepted just now" in text
     assert "Something happened ann@acme.example +1 just now" in text
-
-
-async def test_queues_are_listed_and_shown(site: Site, reader: httpx.AsyncClient) -> None:
-    settings = QueueSettings(visibility_timeout_seconds=90, retention_seconds=3600)
-    await site.broker.configure_queue(site.environment.id, "orders", settings)
-    listed = text_of((await reader.get("/console/queues")).text)
-    for name in ("orders", "notifications.accepted", "digests.closed", "emails.outbound"):
-        assert name in listed
-
-    shown = text_of((await reader.get("/console/queues/orders")).text)
-    assert "Visibility timeout 1 min 30 s" in shown
-    assert "Retention 1 h" in shown
-    assert "curl -X PUT http://bellringer/v1/message/orders" in shown
-    assert "v1/messages/orders?n=10&wait=20" in shown
-
-    of_pipeline = text_of((await reader.get("/console/queues/emails.outbound?pipeline=true")).text)
-    assert "no API key opens it" in of_pipeline
-    assert "curl" not in of_pipeline
 
 
 # Notifications

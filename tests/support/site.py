@@ -8,6 +8,7 @@ from uuid import UUID
 from litestar.types import ASGIApp
 
 from bellringer.broker import Broker, Queue
+from bellringer.broker.loops import InboxMover
 from bellringer.broker.moves import Moves
 from bellringer.edge.model import Environment
 from bellringer.kernel.batcher import BatcherConfig
@@ -66,6 +67,10 @@ class Site:
         async with self._database.transaction() as connection:
             await self.broker.complete(connection, self._outbound, messages)
         return [UUID(message.body.decode()) for message in messages]
+
+    async def deliver(self) -> None:
+        """Let what was published inside transactions, dead letters too, come to its queue."""
+        await InboxMover(self._database, self.broker).run_once()
 
     async def report(self, email_id: UUID, *outcomes: Outcome) -> None:
         """Store what became of recipients."""

@@ -1,9 +1,10 @@
 """Claims of one queue: many callers, one claim in the database, and a little ahead of them.
 
-Callers that ask while a claim is under way share the next one, but for FIFO queues. When messages are handed out fast, a claim takes
-along what the next moments will ask for: as many as were handed out in the last `ahead_seconds`. They are held for
-`_LONGEST_AHEAD_SECONDS` longer than their callers asked for, so a message handed out late is still held for its time;
-what nobody wanted goes back, and that attempt does not count. Measured: docs/benchmarks.md, `queue_throughput`.
+Callers that ask while a claim is under way share the next one, but for FIFO queues, where a group goes to one caller.
+When messages are handed out fast, a claim takes along what the next moments will ask for: as many as were handed out in
+the last `ahead_seconds`. They are held for `_LONGEST_AHEAD_SECONDS` longer than their callers asked for, so a message
+handed out late is still held for its time; what nobody wanted goes back, and that attempt does not count. Measured:
+docs/benchmarks.md, `queue_throughput`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
@@ -13,36 +13,19 @@ from litestar.params import FromPath, QueryParameter
 from bellringer.broker.model import (
     HistoryEntry,
     MessageId,
-    MessageState,
     MoveState,
     MoveTask,
-    Origin,
     QueueSample,
-    StoredMessage,
 )
 from bellringer.broker.moves import Moves
 from bellringer.broker.queue_routes import TAG
 from bellringer.broker.samples import KEPT_SECONDS
 from bellringer.broker.service import Broker
+from bellringer.broker.views import MessageView, message_view
 from bellringer.edge.app import OpenedEnvironment, Routes
 from bellringer.edge.decoding import decode_json
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
 from bellringer.kernel.errors import InvalidInput, NotFound
-
-
-class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message, seen without a claim. A body that is not UTF-8 comes as `base64`."""
-
-    id: int
-    state: MessageState
-    attempts: int
-    created_at: datetime
-    msg: str | None = None
-    base64: bytes | None = None
-    group: str | None = None
-    deduplication_id: str | None = None
-    attributes: dict[str, Any] = {}
-    origin: Origin | None = None
 
 
 class MessageViews(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +108,7 @@ def inspection_routes(broker: Broker, moves: Moves) -> Routes:
     ) -> MessageViews:
         """The first messages that nobody holds."""
         messages = await broker.peek(await broker.queue(environment.id, queue), n)
-        return MessageViews(messages=[_message_view(message) for message in messages])
+        return MessageViews(messages=[message_view(message) for message in messages])
 
     @get(
         "/v1/queues/{queue:str}/messages/{message_id:int}",
@@ -136,7 +119,7 @@ def inspection_routes(broker: Broker, moves: Moves) -> Routes:
     async def history(environment: OpenedEnvironment, queue: FromPath[str], message_id: FromPath[int]) -> HistoryView:
         """A message and its history, for as long as its queue keeps it."""
         found = await broker.history(await broker.queue(environment.id, queue), MessageId(message_id))
-        return HistoryView(message=_message_view(found.message), history=found.entries)
+        return HistoryView(message=message_view(found.message), history=found.entries)
 
     @get("/v1/queues/{queue:str}/samples", summary="How a queue stood over time", tags=[TAG], security=_KEY)
     async def list_samples(
@@ -184,22 +167,6 @@ def inspection_routes(broker: Broker, moves: Moves) -> Routes:
     )
 
 
-def _message_view(message: StoredMessage) -> MessageView:
-    text, raw = as_text(message.body)
-    return MessageView(
-        id=message.id,
-        state=message.state,
-        attempts=message.attempts,
-        created_at=message.created_at,
-        msg=text,
-        base64=raw,
-        group=message.group,
-        deduplication_id=message.deduplication_id,
-        attributes=dict(message.attributes),
-        origin=message.origin,
-    )
-
-
 def _move_view(task: MoveTask) -> MoveView:
     return MoveView(
         id=task.id,
@@ -211,11 +178,3 @@ def _move_view(task: MoveTask) -> MoveView:
         started_at=task.started_at,
         ended_at=task.ended_at,
     )
-
-
-def as_text(body: bytes) -> tuple[str | None, bytes | None]:
-    """A body as text; or, if it is none, as the bytes that it is."""
-    try:
-        return body.decode(), None
-    except UnicodeDecodeError:
-        return None, body

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -11,12 +10,13 @@ from litestar import get
 from litestar.params import FromPath, QueryParameter
 
 from bellringer.broker.checks import check_publications
-from bellringer.broker.inspection_routes import as_text, inspection_routes
+from bellringer.broker.inspection_routes import inspection_routes
 from bellringer.broker.metrics import refresh_queue_metrics
-from bellringer.broker.model import LARGEST_BATCH, Message, Origin, Publication, ReceiptHandle
+from bellringer.broker.model import LARGEST_BATCH, Publication, ReceiptHandle
 from bellringer.broker.moves import Moves
 from bellringer.broker.queue_routes import TAG, queue_routes
 from bellringer.broker.service import Broker
+from bellringer.broker.views import ClaimedMessage, claimed_message
 from bellringer.edge.app import AnyRequest, OpenedEnvironment, Routes, while_connected
 from bellringer.edge.decoding import decode_json
 from bellringer.edge.model import Scope
@@ -49,24 +49,6 @@ class PublishedMessages(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of a batch, in the order given."""
 
     ids: Sequence[int]
-
-
-class ClaimedMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message held under its receipt handle until it is deleted or its visibility timeout runs out.
-
-    A body that is not UTF-8 comes as `base64`.
-    """
-
-    id: int
-    receipt_handle: str
-    attempts: int
-    created_at: datetime
-    msg: str | None = None
-    base64: bytes | None = None
-    group: str | None = None
-    deduplication_id: str | None = None
-    attributes: dict[str, Any] = {}
-    origin: Origin | None = None
 
 
 class ClaimedMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +150,7 @@ def broker_routes(broker: Broker, moves: Moves) -> Routes:
         found = await broker.queue(environment.id, queue)
         claim = broker.claim(found, n, visibility_timeout_seconds=visibility_timeout, wait_seconds=wait)
         messages = await while_connected(request, claim)
-        return ClaimedMessages(messages=[_claimed(message) for message in messages])
+        return ClaimedMessages(messages=[claimed_message(message) for message in messages])
 
     more = [queue_routes(broker), inspection_routes(broker, moves)]
     return Routes(
@@ -240,20 +222,4 @@ def _publication(message: NewMessage, place: str) -> Publication:
         group=message.group,
         deduplication_id=message.deduplication_id,
         attributes=message.attributes,
-    )
-
-
-def _claimed(message: Message) -> ClaimedMessage:
-    text, raw = as_text(message.body)
-    return ClaimedMessage(
-        id=message.id,
-        msg=text,
-        base64=raw,
-        receipt_handle=message.receipt_handle,
-        attempts=message.attempts,
-        created_at=message.created_at,
-        group=message.group,
-        deduplication_id=message.deduplication_id,
-        attributes=dict(message.attributes),
-        origin=message.origin,
     )

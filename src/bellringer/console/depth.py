@@ -102,21 +102,17 @@ def _deepest(samples: Sequence[QueueSample], begin: datetime, end: datetime) -> 
 def _per_minute(
     samples: Sequence[QueueSample], total: Literal["published", "finished"], buckets: Buckets, now: datetime
 ) -> list[float | None]:
-    """By how much a total grew in each bucket, a minute."""
-    return [_growth(samples, total, *buckets.bounds(index), now) for index in range(buckets.count)]
-
-
-def _growth(
-    samples: Sequence[QueueSample],
-    total: Literal["published", "finished"],
-    begin: datetime,
-    end: datetime,
-    now: datetime,
-) -> float | None:
-    if end <= samples[0].at or min(end, now) - begin < _SAMPLING:
-        return None
-    grown = _total_at(samples, total, min(end, now)) - _total_at(samples, total, begin)
-    return round(max(0.0, grown) / ((min(end, now) - begin) / _MINUTE), 2)
+    """By how much a total grew in each bucket, a minute; for the last, which is not over, in as long up to now."""
+    length = timedelta(seconds=buckets.seconds)
+    rates: list[float | None] = []
+    for index in range(buckets.count):
+        end = min(buckets.bounds(index)[1], now)
+        if end <= samples[0].at:
+            rates.append(None)
+        else:
+            grown = _total_at(samples, total, end) - _total_at(samples, total, end - length)
+            rates.append(round(max(0.0, grown) / (length / _MINUTE), 2))
+    return rates
 
 
 def _total_at(samples: Sequence[QueueSample], total: Literal["published", "finished"], moment: datetime) -> float:
