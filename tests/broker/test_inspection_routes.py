@@ -61,7 +61,7 @@ async def test_messages_are_moved(client: httpx.AsyncClient, database: Database)
     await client.put("/v1/queues/other", json={})
     answer = await client.post("/v1/queues/q/moves", json={"destination": "other"})
     assert (answer.status_code, answer.json()["state"], answer.json()["to_move"]) == (202, "running", 2)
-    assert fault(await client.post("/v1/queues/q/moves", json={"destination": "other"})) == (409, None)
+    assert fault(await client.post("/v1/queues/q/moves", json={"destination": "other"})) == (422, None)
     carrier = Broker(database, BrokerConfig(ahead_seconds=0))
     mover = Mover(database, carrier)
     while await mover.run_once():
