@@ -143,11 +143,11 @@ CASES = {
         rows=60,
     ),
     "due queues": Case(
-        statement=store.DUE_QUEUES, arguments=(), indexes={"claims_open", "tracked_due"}, rows=3 * QUEUES
+        statement=store.DUE_QUEUES, arguments=(120.0,), indexes={"claims_open", "tracked_due"}, rows=3 * QUEUES
     ),
     "sweep": Case(
         statement=store.SWEEP,
-        arguments=(NUMBER, 1000),
+        arguments=(NUMBER, 1000, 120.0),
         indexes={"claims_open", "tracked_due", "claim_outcomes_claim", "chunks_pkey", "tracked_pkey"},
         rows=60 * OVER,
     ),

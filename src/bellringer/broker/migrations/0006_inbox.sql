@@ -26,9 +26,12 @@ BEGIN
         PERFORM bellringer.lock_order(this_queue);
         locked_queues := locked_queues || this_queue;
     END LOOP;
-    WITH first_rows AS MATERIALIZED (
+    WITH first_ids AS MATERIALIZED (
+        SELECT id, queue FROM bellringer.inbox WHERE id > in_after ORDER BY id LIMIT in_limit
+    ), first_rows AS MATERIALIZED (
         SELECT id, octet_length(payload) AS bytes FROM bellringer.inbox
-        WHERE id > in_after AND queue = ANY (locked_queues) ORDER BY id LIMIT in_limit FOR UPDATE SKIP LOCKED
+        WHERE id = ANY (ARRAY(SELECT id FROM first_ids WHERE queue = ANY (locked_queues)))
+        ORDER BY id FOR UPDATE SKIP LOCKED
     ), taken AS MATERIALIZED (
         SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY id) - bytes AS bytes_before FROM first_rows) AS sized
         WHERE bytes_before < in_bytes
@@ -78,7 +81,9 @@ DECLARE
     batch record;
 BEGIN
     WITH waiting AS MATERIALIZED (
-        SELECT id FROM bellringer.inbox WHERE queue = in_queue ORDER BY id FOR UPDATE SKIP LOCKED
+        -- Between, or the planner may walk the inboxes of all queues for the order of one. Index: inbox_queue.
+        SELECT id FROM bellringer.inbox WHERE queue BETWEEN in_queue AND in_queue ORDER BY queue, id
+        FOR UPDATE SKIP LOCKED
     ), removed AS (
         DELETE FROM bellringer.inbox WHERE id = ANY (ARRAY(SELECT id FROM waiting)) RETURNING *
     )
