@@ -1,0 +1,36 @@
+"""Faults that a review of the engine found, each as a statement of what holds now."""
+
+from __future__ import annotations
+
+from bellringer.broker import Broker, Publication, QueueSettings
+from bellringer.broker.loops import Collector
+from bellringer.edge.model import Environment
+from bellringer.kernel.database import Database
+
+_BRIEF = QueueSettings(retention_seconds=60)
+
+
+async def age(database: Database) -> None:
+    """Let every message be past its retention."""
+    async with database.connection() as connection:
+        await connection.execute("UPDATE bellringer.chunks SET sent_at = sent_at - interval '1 day'")
+
+
+async def test_a_message_that_is_held_on_past_its_retention_can_be_acknowledged(
+    broker: Broker, database: Database, environment: Environment
+) -> None:
+    queue = await broker.create_queue(environment.id, "brief", _BRIEF)
+    await broker.send(queue, [Publication(body=b"x")] * 3)
+    slow, quick = await broker.claim(queue, 2)
+    await broker.extend(queue, [slow.receipt_handle], 3600)
+    await broker.acknowledge(queue, quick.receipt_handle)
+    last = (await broker.claim(queue, 1))[0]
+    await broker.acknowledge(queue, last.receipt_handle)
+    await age(database)
+    collector = Collector(database, broker)
+    await collector.run_once()
+    assert await broker.acknowledge_each(queue, [slow.receipt_handle]) == [True]
+    await collector.run_once()
+    async with database.connection() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM bellringer.chunks") == 0
+        assert await connection.fetchval("SELECT count(*) FROM bellringer.claim_outcomes") == 0
