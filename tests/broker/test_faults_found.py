@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncpg
+import pytest
+
 from bellringer.broker import Broker, Publication, QueueSettings
-from bellringer.broker.loops import Collector
+from bellringer.broker.loops import Collector, InboxMover
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
 
@@ -34,3 +37,25 @@ async def test_a_message_that_is_held_on_past_its_retention_can_be_acknowledged(
     async with database.connection() as connection:
         assert await connection.fetchval("SELECT count(*) FROM bellringer.chunks") == 0
         assert await connection.fetchval("SELECT count(*) FROM bellringer.claim_outcomes") == 0
+
+
+@pytest.mark.parametrize("attributes", ['{"n": 1e5000}', '{"n": [{"m": -1e309}]}', '{"n": ' + "[" * 2000 + "]" * 2000 + "}"])
+async def test_attributes_that_no_claim_could_read_are_refused_when_they_are_published(
+    broker: Broker, database: Database, environment: Environment, attributes: str
+) -> None:
+    await broker.ensure_queue(environment.id, "orders")
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="100 levels"):
+        async with database.connection() as connection:
+            await connection.execute("SELECT bellringer.publish('orders', 'x', attributes => $1)", attributes)
+
+
+async def test_attributes_that_can_just_be_read_are_taken(
+    broker: Broker, database: Database, environment: Environment
+) -> None:
+    queue = await broker.ensure_queue(environment.id, "orders")
+    published = '{"least": 1e-5000, "most": 1e308, "deep": ' + "[" * 99 + "]" * 99 + "}"
+    async with database.connection() as connection:
+        await connection.execute("SELECT bellringer.publish('orders', 'x', attributes => $1)", published)
+    await InboxMover(database, broker).run_once()
+    (message,) = await broker.claim(queue, 10)
+    assert (message.attributes["least"], float(message.attributes["most"])) == (0.0, 1e308)
