@@ -7,6 +7,8 @@ import pytest
 
 from bellringer.broker import Broker, Publication, QueueSettings
 from bellringer.broker.loops import Collector, InboxMover
+from bellringer.broker.model import MoveState
+from bellringer.broker.moves import Mover, Moves
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
 
@@ -59,3 +61,21 @@ async def test_attributes_that_can_just_be_read_are_taken(
     await InboxMover(database, broker).run_once()
     (message,) = await broker.claim(queue, 10)
     assert (message.attributes["least"], float(message.attributes["most"])) == (0.0, 1e308)
+
+
+async def test_a_move_to_a_queue_that_does_not_take_the_messages_fails_and_holds_up_no_other(
+    broker: Broker, database: Database, environment: Environment
+) -> None:
+    strict = await broker.create_queue(environment.id, "strict", QueueSettings(max_body_bytes=1))
+    sources = [await broker.ensure_queue(environment.id, name) for name in ("first", "second")]
+    other = await broker.ensure_queue(environment.id, "other")
+    for source in sources:
+        await broker.send(source, [Publication(body=b"large")])
+    moves = Moves(database, broker)
+    failing = await moves.start(sources[0], strict)
+    carried = await moves.start(sources[1], other)
+    await Mover(database, broker).run_once()
+    failed = await moves.find(failing.id)
+    assert (failed.state, failed.moved, failed.failure) == (MoveState.FAILED, 0, "a message holds at most 1 bytes")
+    assert (await moves.find(carried.id)).moved == 1
+    assert [message.body for message in await broker.claim(sources[0], 1)] == [b"large"]
