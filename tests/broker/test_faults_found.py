@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from bellringer.broker import Broker, Publication, QueueSettings
+from bellringer.broker import Broker, BrokerConfig, Publication, QueueSettings
 from bellringer.broker.loops import Collector, InboxMover
 from bellringer.broker.model import MoveState
 from bellringer.broker.moves import Mover, Moves
@@ -79,3 +79,20 @@ async def test_a_move_to_a_queue_that_does_not_take_the_messages_fails_and_holds
     assert (failed.state, failed.moved, failed.failure) == (MoveState.FAILED, 0, "a message holds at most 1 bytes")
     assert (await moves.find(carried.id)).moved == 1
     assert [message.body for message in await broker.claim(sources[0], 1)] == [b"large"]
+
+
+async def test_callers_who_hold_for_different_times_do_not_send_back_what_the_others_have_ahead(
+    database: Database, environment: Environment
+) -> None:
+    broker = Broker(database, BrokerConfig(ahead_seconds=1))
+    queue = await broker.ensure_queue(environment.id, "orders")
+    await broker.send(queue, [Publication(body=b"x")] * 200)
+    claimed = [
+        message.id
+        for seconds in (30, 31) * 20
+        for message in await broker.claim(queue, 1, visibility_timeout_seconds=seconds)
+    ]
+    async with database.connection() as connection:
+        returned = await connection.fetchval("SELECT count(*) FROM bellringer.tracked")
+    await broker.drain()
+    assert (len(set(claimed)), returned) == (40, 0)

@@ -126,25 +126,30 @@ class Claimer:
         wanted = sum(request.limit for request in requests if not request.answer.done())
         if not wanted:
             return
-        ahead = self._how_many_ahead(wanted)
+        # What is held ahead for another time stays with those who ask for that: giving it back costs more than it saved.
+        is_alike = not self._ahead or self._ahead_hold_seconds == seconds
+        ahead = self._how_many_ahead(wanted) if is_alike else 0
         allowance_seconds = _LONGEST_AHEAD_SECONDS if ahead else 0.0
         until = asyncio.get_running_loop().time() + allowance_seconds
         async with self._database.connection() as connection:
             claimed = await store.claim(connection, self._queue.number, wanted + ahead, seconds + allowance_seconds)
             claimed = await store.read_runs(connection, self._queue.number, claimed)
-        if self._ahead_hold_seconds != seconds:
-            self._give_back(self._ahead)
-            self._ahead = deque()
-        messages = deque(self._take_ahead(wanted))
+        # Some callers may have gone: what is taken here is handed out at once, so the rest is of this claim alone.
+        wanted = sum(request.limit for request in requests if not request.answer.done())
+        messages = deque(self._take_ahead(wanted) if is_alike else ())
         messages.extend(message for run in claimed for message in self._messages(run))
         for request in requests:
             if not request.answer.done():
                 request.answer.set_result(
                     self._hand_out([messages.popleft() for _ in range(min(request.limit, len(messages)))])
                 )
-        self._ahead.extend((message, until) for message in messages)
-        self._ahead_hold_seconds = seconds
-        self._watch_ahead()
+        rest = [(message, until) for message in messages]
+        if is_alike:
+            self._ahead.extend(rest)
+            self._ahead_hold_seconds = seconds
+            self._watch_ahead()
+        else:
+            self._give_back(rest)
 
     def _take_ahead(self, limit: int) -> list[Message]:
         """Up to `limit` messages that may still be handed out."""
