@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from bellringer.broker import Broker, BrokerConfig, Publication, QueueSettings
+from bellringer.broker import Broker, BrokerConfig, Publication, Queue, QueueSettings, store
 from bellringer.broker.loops import Collector, InboxMover
 from bellringer.broker.model import MoveState
 from bellringer.broker.moves import Mover, Moves
@@ -96,3 +96,13 @@ async def test_callers_who_hold_for_different_times_do_not_send_back_what_the_ot
         returned = await connection.fetchval("SELECT count(*) FROM bellringer.tracked")
     await broker.drain()
     assert (len(set(claimed)), returned) == (40, 0)
+
+
+async def test_a_sweep_returns_no_more_messages_at_a_time_than_it_was_told_and_a_claim(
+    second_process: Broker, database: Database, queue: Queue
+) -> None:
+    await second_process.send(queue, [Publication(body=b"x")] * 50)
+    for _ in range(5):
+        await second_process.claim(queue, 10, visibility_timeout_seconds=0)
+    async with database.connection() as connection:
+        assert [await store.sweep(connection, queue.number, 15, 60.0) for _ in range(4)] == [20, 20, 10, 0]
