@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from bellringer.broker import Broker, BrokerConfig, Publication, Queue, QueueSettings, store
+from tests.support.plans import MODES, PlanMode, scans_of
+
+from bellringer.broker import Broker, BrokerConfig, Publication, Queue, QueueSettings, inspection, queue_store, store
 from bellringer.broker.loops import Collector, InboxMover
 from bellringer.broker.model import MoveState
 from bellringer.broker.moves import Mover, Moves
@@ -106,3 +108,14 @@ async def test_a_sweep_returns_no_more_messages_at_a_time_than_it_was_told_and_a
         await second_process.claim(queue, 10, visibility_timeout_seconds=0)
     async with database.connection() as connection:
         assert [await store.sweep(connection, queue.number, 15, 60.0) for _ in range(4)] == [20, 20, 10, 0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_how_a_fifo_queue_stands_is_told_without_a_look_at_each_of_its_messages(
+    broker: Broker, database: Database, fifo: Queue, mode: PlanMode
+) -> None:
+    await broker.send(fifo, [Publication(body=b"x", group="g")] * 500)
+    async with database.connection() as connection:
+        ages = await scans_of(connection, queue_store.AGES, [[fifo.id]], mode)
+        peek = await scans_of(connection, inspection.PEEK, [fifo.number, 1], mode)
+    assert sum(scan.rows for scan in ages + peek if scan.table == "chunks") < 20
