@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import asyncpg
 import pytest
 
@@ -12,7 +14,7 @@ from bellringer.broker.loops import Collector, InboxMover
 from bellringer.broker.model import MoveState
 from bellringer.broker.moves import Mover, Moves
 from bellringer.edge.model import Environment
-from bellringer.kernel.database import Database
+from bellringer.kernel.database import Connection, Database
 
 _BRIEF = QueueSettings(retention_seconds=60)
 
@@ -119,3 +121,39 @@ async def test_how_a_fifo_queue_stands_is_told_without_a_look_at_each_of_its_mes
         ages = await scans_of(connection, queue_store.AGES, [[fifo.id]], mode)
         peek = await scans_of(connection, inspection.PEEK, [fifo.number, 1], mode)
     assert sum(scan.rows for scan in ages + peek if scan.table == "chunks") < 20
+
+
+async def wait_for_waiting(connection: Connection, number: int = 1) -> None:
+    """Return when so many sessions wait for a lock."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(10):
+        while await connection.fetchval(waiting) < number:
+            await connection.execute("SELECT pg_stat_clear_snapshot()")
+
+
+async def test_a_claim_that_waits_while_its_queue_is_deleted_gets_nothing(
+    broker: Broker, database: Database, queue: Queue
+) -> None:
+    await broker.send(queue, [Publication(body=b"x")])
+    async with database.transaction() as other:
+        await other.execute("SELECT bellringer.lock_claims($1)", queue.number)
+        claim = asyncio.create_task(broker.claim(queue, 1))
+        await wait_for_waiting(other)
+        async with database.connection() as connection:
+            await queue_store.delete_queue(connection, queue.id)
+    assert await claim == []
+
+
+async def test_a_deduplication_id_that_is_taken_anew_is_not_forgotten_with_its_last_use(
+    broker: Broker, database: Database, queue: Queue
+) -> None:
+    message = Publication(body=b"x", deduplication_id="d")
+    await broker.send(queue, [message])
+    async with database.connection() as collector:
+        await collector.execute("UPDATE bellringer.deduplications SET expires_at = now() - interval '1 s'")
+        async with database.transaction() as publisher:
+            await broker.publish(publisher, queue, [message])
+            forgetting = asyncio.create_task(store.forget_deduplications(collector, 1000))
+            await wait_for_waiting(publisher)
+        assert await forgetting == 0
+    assert await broker.send(queue, [message]) == [2]
