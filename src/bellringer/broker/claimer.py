@@ -125,39 +125,39 @@ class Claimer:
         if not wanted:
             return
         if self._ahead and (self._ahead_hold_seconds != seconds or self._is_late()):
-            # First, and not meanwhile: then this claim gets them, before what was published after them.
+            # First, and not meanwhile: then this claim gets them, before what was published after them. Callers that
+            # differ in the time they ask for would have them go to and fro: for a while nothing is claimed ahead.
+            self._pace = 0.0
             unwanted, self._ahead = self._ahead, deque()
             await self._put_back([message for message, _ in unwanted])
         ready = [self._ahead.popleft() for _ in range(min(wanted, len(self._ahead)))]
         try:
-            fresh, until = await self._claim_now(wanted - len(ready), seconds)
+            fresh = await self._claim_now(wanted - len(ready), seconds)
         except BaseException:
             self._ahead.extendleft(reversed(ready))
             raise
         now = asyncio.get_running_loop().time()
-        self._give_back([(message, until_then) for message, until_then in ready if until_then <= now])
-        messages = deque(message for message, until_then in ready if until_then > now)
-        messages.extend(fresh)
+        self._give_back([(message, until) for message, until in ready if until <= now])
+        messages = deque([*((message, until) for message, until in ready if until > now), *fresh])
         for request in requests:
             if not request.answer.done():
-                request.answer.set_result(
-                    self._hand_out([messages.popleft() for _ in range(min(request.limit, len(messages)))])
-                )
-        self._ahead.extend((message, until) for message in messages)
+                number = min(request.limit, len(messages))
+                request.answer.set_result(self._hand_out([messages.popleft()[0] for _ in range(number)]))
+        self._ahead.extendleft(reversed(messages))
         self._ahead_hold_seconds = seconds
         self._watch_ahead()
 
-    async def _claim_now(self, wanted: int, seconds: float) -> tuple[list[Message], float]:
-        """Claim so many messages and some ahead; return them, and until when those ahead may be handed out."""
+    async def _claim_now(self, wanted: int, seconds: float) -> list[tuple[Message, float]]:
+        """Claim so many messages and some ahead; each with the moment until which it may be handed out later."""
         if not wanted:
-            return [], 0.0
+            return []
         ahead = self._how_many_ahead(wanted)
         allowance_seconds = _LONGEST_AHEAD_SECONDS if ahead else 0.0
         until = asyncio.get_running_loop().time() + allowance_seconds
         async with self._database.connection() as connection:
             claimed = await store.claim(connection, self._queue.number, wanted + ahead, seconds + allowance_seconds)
             claimed = await store.read_runs(connection, self._queue.number, claimed)
-        return [message for run in claimed for message in self._messages(run)], until
+        return [(message, until) for run in claimed for message in self._messages(run)]
 
     def _is_late(self) -> bool:
         """Whether the first message held ahead may not be handed out any more."""

@@ -17,6 +17,7 @@ FROM (
     (
         SELECT seq, 0 AS attempts, 'pending' AS state
         FROM bellringer.head_of($1) AS head
+        JOIN bellringer.tail_of($1) AS tail ON tail.lane_after > head.lane_after
         CROSS JOIN LATERAL (
             SELECT first_seq, messages FROM bellringer.chunks
             WHERE queue = $1 AND NOT tracked AND first_seq + messages > head.next_seq AND first_seq >= COALESCE((

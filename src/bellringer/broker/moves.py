@@ -136,7 +136,7 @@ class Mover(Loop):
             return False
         try:
             await self._carry(task, source, messages)
-        except NotFound as error:
+        except (NotFound, InvalidInput) as error:
             await self._broker.release(source, [message.receipt_handle for message in messages], [0.0] * len(messages))
             if not isinstance(error, ReceiptNotHeld):
                 await self._end(task, MoveState.FAILED, str(error))

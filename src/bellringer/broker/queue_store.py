@@ -98,7 +98,9 @@ SELECT queue.id,
     COALESCE(EXTRACT(epoch FROM clock_timestamp() - LEAST(
         (
             SELECT sent_at FROM bellringer.chunks AS chunk
-            WHERE chunk.queue = queue.number AND NOT queue.fifo AND NOT chunk.tracked AND chunk.first_seq >= COALESCE((
+            -- Without a message in the lane, a look for its first one would pass by every chunk.
+            WHERE tail.lane_after > head.lane_after
+                AND chunk.queue = queue.number AND NOT chunk.tracked AND chunk.first_seq >= COALESCE((
                 SELECT first_seq FROM bellringer.chunks
                 WHERE queue = queue.number AND first_seq <= head.next_seq ORDER BY first_seq DESC LIMIT 1
             ), 0) AND chunk.first_seq + chunk.messages > head.next_seq
@@ -137,6 +139,7 @@ SELECT queue.id,
 FROM unnest($1::uuid[]) AS asked (id)
 JOIN bellringer.queues AS queue ON queue.id = asked.id
 CROSS JOIN LATERAL bellringer.head_of(queue.number) AS head
+CROSS JOIN LATERAL bellringer.tail_of(queue.number) AS tail
 """
 
 # Index: tracked_ready, and the primary keys of chunks and claims.

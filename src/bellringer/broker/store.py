@@ -42,12 +42,13 @@ DUE_QUEUES = "SELECT number, id FROM bellringer.due_queues($1)"
 SWEEP = "SELECT bellringer.sweep($1, $2, $3)"
 PURGE = "SELECT bellringer.purge($1)"
 COLLECT = "SELECT next_from, removed FROM bellringer.collect($1, $2, $3)"
-# Index: deduplications_expiry.
+# Index: deduplications_expiry. The time is asked twice, for a row that is taken anew just now: not every version of
+# PostgreSQL looks again at the condition on a ctid after it waited for a row.
 FORGET_DEDUPLICATIONS = """
 DELETE FROM bellringer.deduplications WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM bellringer.deduplications WHERE expires_at < (SELECT clock_timestamp())
     ORDER BY expires_at LIMIT $1
-))
+)) AND expires_at < (SELECT clock_timestamp())
 """
 ADD_SECRET = "INSERT INTO bellringer.receipt_secrets (secret) VALUES ($1) ON CONFLICT DO NOTHING"  # noqa: S105 - SQL
 READ_SECRET = "SELECT secret FROM bellringer.receipt_secrets"  # noqa: S105 - SQL

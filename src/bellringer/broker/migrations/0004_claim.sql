@@ -126,6 +126,9 @@ BEGIN
         RETURN;
     END IF;
     SELECT last.next_seq, last.lane_after INTO head, lane FROM bellringer.head_of(in_queue) AS last;
+    IF head IS NULL THEN
+        RETURN; -- deleted while this claim waited for the lock
+    END IF;
     place := head;
     now_at := clock_timestamp();
     -- Every chunk of the lane has a message to give. A thousand that are passed by are enough for one claim.

@@ -230,9 +230,8 @@ LANGUAGE sql STABLE AS $$
     WHERE queue = in_queue AND first_seq >= in_from AND first_seq < in_to AND tracked
 $$;
 
--- Returns up to `in_limit` claims and as many tracked messages whose time was over within the last so many seconds, and
--- says how many. What a
--- transaction is just finishing is locked, and passed by.
+-- Returns claims until they held `in_limit` messages, and as many tracked messages, whose time was over within the last
+-- so many seconds, and says how many. What a transaction is just finishing is locked, and passed by.
 CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer, in_seconds double precision) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -251,12 +250,14 @@ BEGIN
         LIMIT in_limit
         FOR UPDATE SKIP LOCKED
     LOOP
-        swept := swept + 1;
+        -- Counted by messages, not by claims: a dead letter takes its time, and a statement that runs too long is ended.
+        EXIT WHEN swept >= in_limit;
         -- A statement of its own: what it sees was committed before the lock was ours.
         SELECT int8multirange(int8range(claim.first_seq, claim.next_seq)) - COALESCE(range_agg(seqs), '{}')
             - bellringer.passed_by(in_queue, claim.first_seq, claim.next_seq)
         INTO unfinished
         FROM bellringer.claim_outcomes WHERE queue = in_queue AND claim_seq = claim.first_seq;
+        swept := swept + bellringer.size(unfinished)::integer;
         PERFORM bellringer.leave_claim(in_queue, claim.first_seq, 'returned', unfinished);
         PERFORM bellringer.track(in_queue, unfinished, 1, claim.claimed_at, 0, false);
         UPDATE bellringer.claims SET ended_at = clock_timestamp()

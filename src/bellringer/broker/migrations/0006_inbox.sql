@@ -138,6 +138,12 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     ELSIF jsonb_typeof(attributes) <> 'object' THEN
         RAISE EXCEPTION 'attributes must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF jsonb_path_exists(attributes, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))')
+        OR jsonb_path_exists(attributes, '$.**{101}')
+    THEN
+        -- jsonb takes what no reader of JSON does, and a message that cannot be read would fail every claim it is in.
+        RAISE EXCEPTION 'attributes hold numbers of double precision, and are at most 100 levels deep'
+            USING ERRCODE = 'invalid_parameter_value';
     ELSIF target.content_deduplication AND key IS NULL THEN
         key := encode(sha256(body), 'hex');
     END IF;

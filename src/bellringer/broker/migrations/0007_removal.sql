@@ -80,6 +80,7 @@ DECLARE
     last_old record;
     expired record;
     now_at timestamptz;
+    open_claims int8multirange;
 BEGIN
     removed := 0;
     -- What a FIFO queue has not finished is tracked: every chunk without a row there can go.
@@ -138,6 +139,9 @@ BEGIN
             PERFORM bellringer.settle_groups(in_queue, expired.groups);
         END IF;
     END IF;
+    -- First the open claims, then what is tracked: what leaves a claim between the two looks is seen by one of them.
+    SELECT COALESCE(range_agg(int8range(first_seq, next_seq)), '{}') INTO open_claims
+    FROM bellringer.claims WHERE queue = in_queue AND ended_at IS NULL;
     -- Chunks are looked up by their numbers, not by what is left around them: one that has to stay holds up no other.
     DELETE FROM bellringer.chunks AS chunk
     WHERE queue = in_queue AND first_seq >= in_from AND first_seq < last_old.next_seq
@@ -145,23 +149,27 @@ BEGIN
             SELECT FROM bellringer.tracked
             WHERE queue = in_queue AND seq >= chunk.first_seq AND seq < chunk.first_seq + chunk.messages
         )
-        AND NOT EXISTS (
-            SELECT FROM bellringer.claims
-            WHERE queue = in_queue AND ended_at IS NULL
-                AND first_seq < chunk.first_seq + chunk.messages AND next_seq > chunk.first_seq
-        );
+        AND NOT int8range(chunk.first_seq, chunk.first_seq + chunk.messages) && open_claims;
     GET DIAGNOSTICS removed = ROW_COUNT;
     IF last_old.next_seq = tail.next_seq THEN
         UPDATE bellringer.queues SET floor_seq = tail.next_seq, floor_lane = tail.lane_after WHERE number = in_queue;
     END IF;
-    -- The newest claim stays: it tells where the next one begins.
+    -- The newest claim stays: it tells where the next one begins. So does one of which a message is held on: its receipt
+    -- handle names that claim.
     WITH gone AS (
-        DELETE FROM bellringer.claims
-        WHERE queue = in_queue AND first_seq >= in_from AND next_seq <= last_old.next_seq AND ended_at IS NOT NULL
+        DELETE FROM bellringer.claims AS claim
+        WHERE queue = in_queue AND first_seq >= in_from AND first_seq < last_old.next_seq
+            AND next_seq <= last_old.next_seq AND ended_at IS NOT NULL
             AND first_seq < (SELECT max(first_seq) FROM bellringer.claims WHERE queue = in_queue)
+            AND NOT EXISTS (
+                SELECT FROM bellringer.tracked
+                WHERE queue = in_queue AND seq >= claim.first_seq AND seq < claim.next_seq
+            )
         RETURNING first_seq
     )
-    DELETE FROM bellringer.claim_outcomes WHERE queue = in_queue AND claim_seq IN (SELECT first_seq FROM gone);
+    DELETE FROM bellringer.claim_outcomes
+    WHERE queue = in_queue AND claim_seq >= in_from AND claim_seq < last_old.next_seq
+        AND claim_seq IN (SELECT first_seq FROM gone);
     DELETE FROM bellringer.tracked_outcomes AS past
     WHERE queue = in_queue AND seq >= in_from AND seq < last_old.next_seq
         AND NOT EXISTS (SELECT FROM bellringer.tracked WHERE queue = in_queue AND seq = past.seq);
