@@ -45,7 +45,9 @@ async def test_a_message_that_is_held_on_past_its_retention_can_be_acknowledged(
         assert await connection.fetchval("SELECT count(*) FROM bellringer.claim_outcomes") == 0
 
 
-@pytest.mark.parametrize("attributes", ['{"n": 1e5000}', '{"n": [{"m": -1e309}]}', '{"n": ' + "[" * 2000 + "]" * 2000 + "}"])
+@pytest.mark.parametrize(
+    "attributes", ['{"n": 1e5000}', '{"n": [{"m": -1e309}]}', '{"n": ' + "[" * 2000 + "]" * 2000 + "}"]
+)
 async def test_attributes_that_no_claim_could_read_are_refused_when_they_are_published(
     broker: Broker, database: Database, environment: Environment, attributes: str
 ) -> None:

@@ -196,7 +196,8 @@ class Claimer:
             self._background = {*under_way, asyncio.create_task(self._put_back([message for message, _ in ahead]))}
 
     async def _put_back(self, messages: Sequence[Message]) -> None:
-        receipts = [(self._receipts.read(self._queue.number, message.receipt_handle), 0.0) for message in messages]
+        handles = [message.receipt_handle for message in messages]
+        receipts = [(receipt, 0.0) for receipt in self._receipts.read(self._queue.number, handles)]
         try:
             async with self._database.connection() as connection:
                 await settlement.put_back(connection, self._queue.number, receipts, keep=False, unseen=True)
@@ -206,14 +207,15 @@ class Claimer:
     def _messages(self, run: store.Claimed) -> list[Message]:
         number = self._queue.number
         messages: list[Message] = []
-        for index, frame in enumerate(unpack(run.payload or b"", run.ends_before, run.ends)):
+        frames = unpack(run.payload or b"", run.ends_before, run.ends)
+        handles = self._receipts.issue(number, run.claim_seq, run.first_seq, len(frames), run.attempts)
+        for seq, (frame, handle) in enumerate(zip(frames, handles, strict=True), run.first_seq):
             header, body = decode_frame(frame)
-            seq = run.first_seq + index
             messages.append(
                 Message(
                     id=MessageId(seq),
                     body=body,
-                    receipt_handle=self._receipts.issue(number, run.claim_seq, seq, run.attempts),
+                    receipt_handle=handle,
                     attempts=run.attempts,
                     created_at=run.sent_at,
                     first_claimed_at=run.first_claimed_at,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NewType
 from uuid import UUID
 
@@ -80,7 +81,10 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.retention_seconds
 
 
-class Publication(msgspec.Struct, frozen=True, kw_only=True):
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Publication(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One message to publish.
 
     `delay_seconds` hides it for that long; None means as long as its queue says. `group` orders it within a FIFO
@@ -91,7 +95,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
     delay_seconds: float | None = None
     group: str | None = None
     deduplication_id: str | None = None
-    attributes: Mapping[str, Any] = {}
+    attributes: Mapping[str, Any] = _NONE
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +107,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message as its claimer holds it."""
 
     id: MessageId

@@ -288,7 +288,7 @@ class Broker:
     async def acknowledge_each(self, queue: Queue, receipt_handles: Sequence[ReceiptHandle]) -> list[bool]:
         """Finish messages; say of each whether it is finished. Raises `ReceiptInvalid`."""
         receipts = await self._open_receipts()
-        read = [receipts.read(queue.number, handle) for handle in receipt_handles]
+        read = receipts.read(queue.number, receipt_handles)
         done = await (await self._lane(queue)).finish(read)
         if queue.settings.fifo:
             self.wakeups.wake(queue.id, len(done))  # the next of their groups
@@ -302,7 +302,7 @@ class Broker:
         FIFO queue: there, complete last.)
         """
         receipts = await self._open_receipts()
-        read = [receipts.read(queue.number, message.receipt_handle) for message in messages]
+        read = receipts.read(queue.number, [message.receipt_handle for message in messages])
         done = await settlement.finish(connection, queue.number, read)
         if not all(done.get(receipt, False) for receipt in read):
             raise ReceiptNotHeld
@@ -315,7 +315,8 @@ class Broker:
         for _, seconds in changes:
             check_visibility_timeout(seconds, "visibility_timeout")
         receipts = await self._open_receipts()
-        read = [(receipts.read(queue.number, handle), seconds) for handle, seconds in changes]
+        given = receipts.read(queue.number, [handle for handle, _ in changes])
+        read = [(receipt, seconds) for receipt, (_, seconds) in zip(given, changes, strict=True)]
         held = set()
         async with self._database.connection() as connection:
             for keep in (True, False):
@@ -334,10 +335,7 @@ class Broker:
     ) -> None:
         """Hand messages back, each to be claimed after its delay. Those no longer held are another's now."""
         receipts = await self._open_receipts()
-        read = [
-            (receipts.read(queue.number, handle), delay)
-            for handle, delay in zip(receipt_handles, delays_seconds, strict=True)
-        ]
+        read = list(zip(receipts.read(queue.number, receipt_handles), delays_seconds, strict=True))
         async with self._database.connection() as connection:
             await settlement.put_back(connection, queue.number, read, keep=False)
         self.wakeups.wake(queue.id, len(receipt_handles))
