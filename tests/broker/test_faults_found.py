@@ -6,7 +6,6 @@ import asyncio
 
 import asyncpg
 import pytest
-
 from tests.support.plans import MODES, PlanMode, scans_of
 
 from bellringer.broker import Broker, BrokerConfig, Publication, Queue, QueueSettings, inspection, queue_store, store
@@ -45,7 +44,9 @@ async def test_a_message_that_is_held_on_past_its_retention_can_be_acknowledged(
         assert await connection.fetchval("SELECT count(*) FROM bellringer.claim_outcomes") == 0
 
 
-@pytest.mark.parametrize("attributes", ['{"n": 1e5000}', '{"n": [{"m": -1e309}]}', '{"n": ' + "[" * 2000 + "]" * 2000 + "}"])
+@pytest.mark.parametrize(
+    "attributes", ['{"n": 1e5000}', '{"n": [{"m": -1e309}]}', '{"n": ' + "[" * 2000 + "]" * 2000 + "}"]
+)
 async def test_attributes_that_no_claim_could_read_are_refused_when_they_are_published(
     broker: Broker, database: Database, environment: Environment, attributes: str
 ) -> None:
@@ -157,3 +158,29 @@ async def test_a_deduplication_id_that_is_taken_anew_is_not_forgotten_with_its_l
             await wait_for_waiting(publisher)
         assert await forgetting == 0
     assert await broker.send(queue, [message]) == [2]
+
+
+async def test_no_plan_that_is_made_for_small_tables_reads_all_of_them(
+    broker: Broker, database: Database, queue: Queue
+) -> None:
+    await broker.send(queue, [Publication(body=b"x")] * 10)
+    for _ in range(2):
+        messages = await broker.claim(queue, 4)
+        await broker.release(queue, [messages[0].receipt_handle], [0.0])
+        await broker.acknowledge_each(queue, [message.receipt_handle for message in messages[1:]])
+    async with database.connection() as connection:
+        await connection.execute("VACUUM ANALYZE")
+    async with database.transaction() as connection:
+        await broker.publish(connection, queue, [b"y"])
+        for run in await store.claim(connection, queue.number, 4, 30.0):
+            if run.claim_seq:
+                await store.finish(
+                    connection, queue.number, [(run.claim_seq, f"{{[{run.first_seq},{run.first_seq + 1})}}")]
+                )
+        read_whole = await connection.fetch(
+            """
+            SELECT relname FROM pg_stat_xact_user_tables
+            WHERE seq_scan > 0 AND relname IN ('chunks', 'claims', 'claim_outcomes', 'tracked', 'tracked_outcomes')
+            """
+        )
+    assert [row["relname"] for row in read_whole] == []

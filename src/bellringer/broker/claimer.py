@@ -126,7 +126,7 @@ class Claimer:
         wanted = sum(request.limit for request in requests if not request.answer.done())
         if not wanted:
             return
-        # What is held ahead for another time stays with those who ask for that: giving it back costs more than it saved.
+        # What is held ahead for another time stays for those who ask for that: giving it back costs more than it saved.
         is_alike = not self._ahead or self._ahead_hold_seconds == seconds
         ahead = self._how_many_ahead(wanted) if is_alike else 0
         allowance_seconds = _LONGEST_AHEAD_SECONDS if ahead else 0.0
