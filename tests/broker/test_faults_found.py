@@ -184,3 +184,36 @@ async def test_no_plan_that_is_made_for_small_tables_reads_all_of_them(
             """
         )
     assert [row["relname"] for row in read_whole] == []
+
+
+async def test_a_message_whose_transaction_outlives_its_queue_leaves_nothing_behind(
+    broker: Broker, database: Database, queue: Queue
+) -> None:
+    async def remove() -> None:
+        async with database.connection() as connection:
+            while await queue_store.remove_rows(connection, queue.number, 1000):
+                pass
+
+    async with database.transaction() as publisher:
+        await broker.publish(publisher, queue, [b"x"])
+        await broker.delete_queue(queue)
+        removing = asyncio.create_task(remove())
+        await wait_for_waiting(publisher)
+    await removing
+    async with database.connection() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM bellringer.chunks") == 0
+
+
+async def test_a_move_out_of_a_queue_that_is_paused_goes_on_when_it_is_resumed(
+    broker: Broker, database: Database, environment: Environment, queue: Queue
+) -> None:
+    other = await broker.ensure_queue(environment.id, "other")
+    await broker.send(queue, [Publication(body=b"x")] * 3)
+    await broker.pause_queue(queue)
+    moves, mover = Moves(database, broker), Mover(database, broker)
+    move = await moves.start(queue, other)
+    await mover.run_once()
+    assert (await moves.find(move.id)).state is MoveState.RUNNING
+    await broker.resume_queue(queue)
+    await mover.run_once()
+    assert (await moves.find(move.id)).moved == 3
