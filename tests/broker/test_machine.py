@@ -374,4 +374,4 @@ class QueueMachine(RuleBasedStateMachine):
 async def test_a_queue_answers_and_counts_as_a_list_in_memory_does(database: Database, *, fifo: bool) -> None:
     members = {"loop": asyncio.get_running_loop(), "database": database, "fifo": fifo}
     machine = type("Machine", (QueueMachine,), members)
-    await asyncio.to_thread(run_machine, machine, settings=settings(max_examples=30, stateful_step_count=30))
+    await asyncio.to_thread(run_machine, machine, settings=settings(max_examples=20, stateful_step_count=30))

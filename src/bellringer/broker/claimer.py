@@ -66,10 +66,8 @@ class Claimer:
 
         A caller that goes away holds nothing.
         """
-        if self._ahead_hold_seconds == seconds and len(self._ahead) >= limit:
-            messages = self._take_ahead(limit)
-            if messages:
-                return self._hand_out(messages)
+        if self._ahead_hold_seconds == seconds and len(self._ahead) >= limit and not self._is_late():
+            return self._hand_out([self._ahead.popleft()[0] for _ in range(limit)])
         request = _Request(limit=limit, seconds=seconds, answer=asyncio.get_running_loop().create_future())
         self._requests.append(request)
         if self._claiming is None or self._claiming.done():
@@ -126,44 +124,44 @@ class Claimer:
         wanted = sum(request.limit for request in requests if not request.answer.done())
         if not wanted:
             return
-        # What is held ahead for another time stays for those who ask for that: giving it back costs more than it saved.
-        is_alike = not self._ahead or self._ahead_hold_seconds == seconds
-        ahead = self._how_many_ahead(wanted) if is_alike else 0
+        if self._ahead and (self._ahead_hold_seconds != seconds or self._is_late()):
+            # First, and not meanwhile: then this claim gets them, before what was published after them. Callers that
+            # differ in the time they ask for would have them go to and fro: for a while nothing is claimed ahead.
+            self._pace = 0.0
+            unwanted, self._ahead = self._ahead, deque()
+            await self._put_back([message for message, _ in unwanted])
+        ready = [self._ahead.popleft() for _ in range(min(wanted, len(self._ahead)))]
+        try:
+            fresh = await self._claim_now(wanted - len(ready), seconds)
+        except BaseException:
+            self._ahead.extendleft(reversed(ready))
+            raise
+        now = asyncio.get_running_loop().time()
+        self._give_back([(message, until) for message, until in ready if until <= now])
+        messages = deque([*((message, until) for message, until in ready if until > now), *fresh])
+        for request in requests:
+            if not request.answer.done():
+                number = min(request.limit, len(messages))
+                request.answer.set_result(self._hand_out([messages.popleft()[0] for _ in range(number)]))
+        self._ahead.extendleft(reversed(messages))
+        self._ahead_hold_seconds = seconds
+        self._watch_ahead()
+
+    async def _claim_now(self, wanted: int, seconds: float) -> list[tuple[Message, float]]:
+        """Claim so many messages and some ahead; each with the moment until which it may be handed out later."""
+        if not wanted:
+            return []
+        ahead = self._how_many_ahead(wanted)
         allowance_seconds = _LONGEST_AHEAD_SECONDS if ahead else 0.0
         until = asyncio.get_running_loop().time() + allowance_seconds
         async with self._database.connection() as connection:
             claimed = await store.claim(connection, self._queue.number, wanted + ahead, seconds + allowance_seconds)
             claimed = await store.read_runs(connection, self._queue.number, claimed)
-        # Some callers may have gone: what is taken here is handed out at once, so the rest is of this claim alone.
-        wanted = sum(request.limit for request in requests if not request.answer.done())
-        messages = deque(self._take_ahead(wanted) if is_alike else ())
-        messages.extend(message for run in claimed for message in self._messages(run))
-        for request in requests:
-            if not request.answer.done():
-                request.answer.set_result(
-                    self._hand_out([messages.popleft() for _ in range(min(request.limit, len(messages)))])
-                )
-        rest = [(message, until) for message in messages]
-        if is_alike:
-            self._ahead.extend(rest)
-            self._ahead_hold_seconds = seconds
-            self._watch_ahead()
-        else:
-            self._give_back(rest)
+        return [(message, until) for run in claimed for message in self._messages(run)]
 
-    def _take_ahead(self, limit: int) -> list[Message]:
-        """Up to `limit` messages that may still be handed out."""
-        now = asyncio.get_running_loop().time()
-        late: list[tuple[Message, float]] = []
-        taken: list[Message] = []
-        while self._ahead and len(taken) < limit:
-            message, until = self._ahead.popleft()
-            if until <= now:
-                late.append((message, until))
-            else:
-                taken.append(message)
-        self._give_back(late)
-        return taken
+    def _is_late(self) -> bool:
+        """Whether the first message held ahead may not be handed out any more."""
+        return self._ahead[0][1] <= asyncio.get_running_loop().time()
 
     def _hand_out(self, messages: list[Message]) -> list[Message]:
         if self._ahead_seconds:

@@ -153,7 +153,8 @@ CROSS JOIN LATERAL bellringer.head_of(queue.number) AS head
 CROSS JOIN LATERAL bellringer.tail_of(queue.number) AS tail
 WHERE NOT queue.paused AND (
     tail.lane_after > head.lane_after
-    OR EXISTS (SELECT FROM bellringer.tracked WHERE queue = queue.number AND state = 'ready')
+    -- OFFSET 0: one look per queue, never a hash table of all that is ready.
+    OR EXISTS (SELECT FROM bellringer.tracked WHERE queue = queue.number AND state = 'ready' OFFSET 0)
 )
 """
 

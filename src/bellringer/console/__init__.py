@@ -5,9 +5,12 @@ holds an API key signs in with it and sees that key's environment.
 
     GET page -> session (the key in a cookie) -> services -> template -> HTML
     GET /console/live -> a feed per environment (one poll a second for all who look) -> changed fragments as SSE
+    POST form -> session -> one operation of a service -> back to the page with GET
 
 Invariants:
-- The console reads through the services alone, as the API does; it has no SQL of its own.
+- The console reads and acts through the services alone, as the API does; it has no SQL of its own.
+- Every form comes from a page of ours: a guard of all routes refuses those of other sites.
+- A look at messages claims none, and the messages of the pipeline's queues, which belong to all, are not shown.
 - A fragment is one template, whether it is part of a page or comes later through the stream.
 - Nothing is polled while nobody looks: a feed starts with its first viewer and ends with its last.
 - A page runs and loads nothing that is not ours: its Content-Security-Policy allows no inline script or style. The

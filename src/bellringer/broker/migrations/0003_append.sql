@@ -84,9 +84,11 @@ BEGIN
                 SELECT seq FROM bellringer.tracked
                 WHERE queue = in_queue AND group_key = touched.key AND state = 'queued' ORDER BY seq LIMIT 1
             ) AS head
+            -- OFFSET 0: one look per group, never a join with all groups that are busy.
             WHERE NOT EXISTS (
                 SELECT FROM bellringer.tracked
                 WHERE queue = in_queue AND group_key = touched.key AND state IN ('delayed', 'ready', 'held')
+                OFFSET 0
             )
         ) AS head
         WHERE message.queue = in_queue AND message.seq = head.seq
@@ -125,6 +127,10 @@ BEGIN
         added_delayed := 0;
         groups := '{}';
         PERFORM bellringer.lock_order(this_queue);
+        IF in_groups[place] IS NOT NULL THEN
+            -- What was committed before this one is begun comes before it.
+            PERFORM bellringer.append_waiting(this_queue);
+        END IF;
         SELECT last.next_seq, last.lane_after INTO next_seq, lane FROM bellringer.tail_of(this_queue) AS last;
         IF next_seq IS NULL THEN
             RAISE EXCEPTION 'there is no queue number %', this_queue USING ERRCODE = 'foreign_key_violation';
