@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 from tests.support.plans import MODES, PlanMode, scans_of
 
-from bellringer.broker import Broker, BrokerConfig, Publication, Queue, QueueSettings, inspection, queue_store, store
+from bellringer.broker import Broker, Publication, Queue, QueueSettings, inspection, queue_store, store
 from bellringer.broker.loops import Collector, InboxMover
 from bellringer.broker.model import MoveState
 from bellringer.broker.moves import Mover, Moves
@@ -84,23 +84,6 @@ async def test_a_move_to_a_queue_that_does_not_take_the_messages_fails_and_holds
     assert (failed.state, failed.moved, failed.failure) == (MoveState.FAILED, 0, "a message holds at most 1 bytes")
     assert (await moves.find(carried.id)).moved == 1
     assert [message.body for message in await broker.claim(sources[0], 1)] == [b"large"]
-
-
-async def test_callers_who_hold_for_different_times_do_not_send_back_what_the_others_have_ahead(
-    database: Database, environment: Environment
-) -> None:
-    broker = Broker(database, BrokerConfig(ahead_seconds=1))
-    queue = await broker.ensure_queue(environment.id, "orders")
-    await broker.send(queue, [Publication(body=b"x")] * 200)
-    claimed = [
-        message.id
-        for seconds in (30, 31) * 20
-        for message in await broker.claim(queue, 1, visibility_timeout_seconds=seconds)
-    ]
-    async with database.connection() as connection:
-        returned = await connection.fetchval("SELECT count(*) FROM bellringer.tracked")
-    await broker.drain()
-    assert (len(set(claimed)), returned) == (40, 0)
 
 
 async def test_a_sweep_returns_no_more_messages_at_a_time_than_it_was_told_and_a_claim(
@@ -217,3 +200,12 @@ async def test_a_move_out_of_a_queue_that_is_paused_goes_on_when_it_is_resumed(
     await broker.resume_queue(queue)
     await mover.run_once()
     assert (await moves.find(move.id)).moved == 3
+
+
+async def test_a_full_inbox_of_a_fifo_queue_comes_in_its_order(broker: Broker, database: Database, fifo: Queue) -> None:
+    async with database.connection() as connection:
+        await connection.execute(
+            "SELECT bellringer.publish('orders.fifo', i::text, message_group => 'g') FROM generate_series(1, 1002) AS i"
+        )
+    await InboxMover(database, broker).run_once()
+    assert [message.body for message in await broker.claim(fifo, 3)] == [b"1", b"2", b"3"]
