@@ -128,7 +128,7 @@ BEGIN
         groups := '{}';
         PERFORM bellringer.lock_order(this_queue);
         IF in_after_waiting AND in_groups[place] IS NOT NULL THEN
-            -- What was committed before this one is begun comes before it; but what comes from the inbox is the first of it.
+            -- What was committed before this one is begun comes before it. (What the mover brings is the first of that.)
             PERFORM bellringer.append_waiting(this_queue);
         END IF;
         SELECT last.next_seq, last.lane_after INTO next_seq, lane FROM bellringer.tail_of(this_queue) AS last;
