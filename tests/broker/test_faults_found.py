@@ -6,10 +6,9 @@ import asyncio
 
 import asyncpg
 import pytest
-
 from tests.support.plans import MODES, PlanMode, scans_of
 
-from bellringer.broker import Broker, BrokerConfig, Publication, Queue, QueueSettings, inspection, queue_store, store
+from bellringer.broker import Broker, Publication, Queue, QueueSettings, inspection, queue_store, store
 from bellringer.broker.loops import Collector, InboxMover
 from bellringer.broker.model import MoveState
 from bellringer.broker.moves import Mover, Moves
@@ -87,23 +86,6 @@ async def test_a_move_to_a_queue_that_does_not_take_the_messages_fails_and_holds
     assert [message.body for message in await broker.claim(sources[0], 1)] == [b"large"]
 
 
-async def test_callers_who_hold_for_different_times_do_not_send_back_what_the_others_have_ahead(
-    database: Database, environment: Environment
-) -> None:
-    broker = Broker(database, BrokerConfig(ahead_seconds=1))
-    queue = await broker.ensure_queue(environment.id, "orders")
-    await broker.send(queue, [Publication(body=b"x")] * 200)
-    claimed = [
-        message.id
-        for seconds in (30, 31) * 20
-        for message in await broker.claim(queue, 1, visibility_timeout_seconds=seconds)
-    ]
-    async with database.connection() as connection:
-        returned = await connection.fetchval("SELECT count(*) FROM bellringer.tracked")
-    await broker.drain()
-    assert (len(set(claimed)), returned) == (40, 0)
-
-
 async def test_a_sweep_returns_no_more_messages_at_a_time_than_it_was_told_and_a_claim(
     second_process: Broker, database: Database, queue: Queue
 ) -> None:
@@ -159,3 +141,71 @@ async def test_a_deduplication_id_that_is_taken_anew_is_not_forgotten_with_its_l
             await wait_for_waiting(publisher)
         assert await forgetting == 0
     assert await broker.send(queue, [message]) == [2]
+
+
+async def test_no_plan_that_is_made_for_small_tables_reads_all_of_them(
+    broker: Broker, database: Database, queue: Queue
+) -> None:
+    await broker.send(queue, [Publication(body=b"x")] * 10)
+    for _ in range(2):
+        messages = await broker.claim(queue, 4)
+        await broker.release(queue, [messages[0].receipt_handle], [0.0])
+        await broker.acknowledge_each(queue, [message.receipt_handle for message in messages[1:]])
+    async with database.connection() as connection:
+        await connection.execute("VACUUM ANALYZE")
+    async with database.transaction() as connection:
+        await broker.publish(connection, queue, [b"y"])
+        for run in await store.claim(connection, queue.number, 4, 30.0):
+            if run.claim_seq:
+                await store.finish(
+                    connection, queue.number, [(run.claim_seq, f"{{[{run.first_seq},{run.first_seq + 1})}}")]
+                )
+        read_whole = await connection.fetch(
+            """
+            SELECT relname FROM pg_stat_xact_user_tables
+            WHERE seq_scan > 0 AND relname IN ('chunks', 'claims', 'claim_outcomes', 'tracked', 'tracked_outcomes')
+            """
+        )
+    assert [row["relname"] for row in read_whole] == []
+
+
+async def test_a_message_whose_transaction_outlives_its_queue_leaves_nothing_behind(
+    broker: Broker, database: Database, queue: Queue
+) -> None:
+    async def remove() -> None:
+        async with database.connection() as connection:
+            while await queue_store.remove_rows(connection, queue.number, 1000):
+                pass
+
+    async with database.transaction() as publisher:
+        await broker.publish(publisher, queue, [b"x"])
+        await broker.delete_queue(queue)
+        removing = asyncio.create_task(remove())
+        await wait_for_waiting(publisher)
+    await removing
+    async with database.connection() as connection:
+        assert await connection.fetchval("SELECT count(*) FROM bellringer.chunks") == 0
+
+
+async def test_a_move_out_of_a_queue_that_is_paused_goes_on_when_it_is_resumed(
+    broker: Broker, database: Database, environment: Environment, queue: Queue
+) -> None:
+    other = await broker.ensure_queue(environment.id, "other")
+    await broker.send(queue, [Publication(body=b"x")] * 3)
+    await broker.pause_queue(queue)
+    moves, mover = Moves(database, broker), Mover(database, broker)
+    move = await moves.start(queue, other)
+    await mover.run_once()
+    assert (await moves.find(move.id)).state is MoveState.RUNNING
+    await broker.resume_queue(queue)
+    await mover.run_once()
+    assert (await moves.find(move.id)).moved == 3
+
+
+async def test_a_full_inbox_of_a_fifo_queue_comes_in_its_order(broker: Broker, database: Database, fifo: Queue) -> None:
+    async with database.connection() as connection:
+        await connection.execute(
+            "SELECT bellringer.publish('orders.fifo', i::text, message_group => 'g') FROM generate_series(1, 1002) AS i"
+        )
+    await InboxMover(database, broker).run_once()
+    assert [message.body for message in await broker.claim(fifo, 3)] == [b"1", b"2", b"3"]

@@ -120,6 +120,8 @@ class Mover(Loop):
         if source is None:
             await self._end(task, MoveState.FAILED, "the queue is gone")
             return False
+        if source.paused:
+            return False
         limit = _BATCH if task.max_per_second is None else max(1, int(task.max_per_second * self._interval_seconds))
         messages = (
             await self._broker.claim(

@@ -46,6 +46,8 @@ WITH gone AS (
 INSERT INTO bellringer.deleted_queues SELECT number FROM gone
 """
 DELETED_QUEUES = "SELECT number FROM bellringer.deleted_queues"
+# Whoever published to it before it was deleted has the lock until his transaction ends.
+WAIT_FOR_PUBLISHERS = "SELECT bellringer.lock_order($1)"
 FORGET_DELETED_QUEUE = "DELETE FROM bellringer.deleted_queues WHERE number = $1"
 REMOVE_ROWS = """
 DELETE FROM bellringer.{table} WHERE ctid = ANY (ARRAY(SELECT ctid FROM bellringer.{table} WHERE queue = $1 LIMIT $2))
@@ -230,6 +232,7 @@ async def deleted_queues(connection: Connection) -> list[int]:
 
 async def remove_rows(connection: Connection, number: int, limit: int) -> bool:
     """Remove some rows of a deleted queue; return whether there may be more."""
+    await connection.execute(WAIT_FOR_PUBLISHERS, number)
     for table in TABLES_BY_QUEUE:
         status = await connection.execute(REMOVE_ROWS.format(table=table), number, limit)
         if status != "DELETE 0":

@@ -17,7 +17,7 @@ import msgspec
 from bellringer.broker.frames import Chunks
 from bellringer.kernel.database import Connection
 
-APPEND = "SELECT bellringer.append($1, $2, $3, $4, $5, $6, $7, false)"
+APPEND = "SELECT bellringer.append($1, $2, $3, $4, $5, $6, $7)"
 DRAIN_INBOX = "SELECT * FROM bellringer.drain_inbox($1, $2, $3)"
 CLAIM = "SELECT * FROM bellringer.claim($1, $2, $3)"
 RUNS = """

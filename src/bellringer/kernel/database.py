@@ -47,6 +47,9 @@ _PASSING: tuple[type[Exception], ...] = (
 _SERVER_SETTINGS = {
     "application_name": "bellringer",
     "jit": "off",
+    # A plan that was made while a table was small, to read all of it, is kept until the next ANALYZE finds it grown: a
+    # claim took 37 ms instead of 1 ms after the first 100,000. Without the choice, an index serves from the first row.
+    "enable_seqscan": "off",
     "TimeZone": "UTC",
     # Statements look at what was committed when they begin, also where the database's own default is another.
     "default_transaction_isolation": "read committed",

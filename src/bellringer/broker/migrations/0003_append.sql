@@ -104,7 +104,7 @@ END $$;
 -- id holds one message. Returns the seq of the first message of each chunk; for a duplicate that of the one before it.
 CREATE FUNCTION bellringer.append(
     in_queues integer[], in_counts integer[], in_ends integer[], in_payloads bytea[],
-    in_delays double precision[], in_groups text[], in_deduplications text[], in_from_inbox boolean
+    in_delays double precision[], in_groups text[], in_deduplications text[], in_after_waiting boolean DEFAULT true
 ) RETURNS bigint[]
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -127,8 +127,8 @@ BEGIN
         added_delayed := 0;
         groups := '{}';
         PERFORM bellringer.lock_order(this_queue);
-        IF in_groups[place] IS NOT NULL AND NOT in_from_inbox THEN
-            -- What was committed to the inbox before this call comes before it.
+        IF in_after_waiting AND in_groups[place] IS NOT NULL THEN
+            -- What was committed before this one is begun comes before it. (What the mover brings is the first of that.)
             PERFORM bellringer.append_waiting(this_queue);
         END IF;
         SELECT last.next_seq, last.lane_after INTO next_seq, lane FROM bellringer.tail_of(this_queue) AS last;

@@ -67,7 +67,7 @@ BEGIN
     INTO batch FROM chunked;
     IF batch.queues IS NOT NULL THEN
         PERFORM bellringer.append(batch.queues, batch.counts, batch.ends, batch.payloads, batch.delays, batch.groups,
-            batch.deduplications, true);
+            batch.deduplications, false);
     END IF;
     RETURN QUERY SELECT batch.highest, batch.moved,
         ARRAY(SELECT id FROM bellringer.queues WHERE number = ANY (batch.queues)),
@@ -93,7 +93,7 @@ BEGIN
     INTO batch FROM removed;
     IF batch.queues IS NOT NULL THEN
         PERFORM bellringer.append(batch.queues, batch.counts, '{}', batch.payloads, batch.delays, batch.groups,
-            batch.deduplications, true);
+            batch.deduplications, false);
     END IF;
 END $$;
 
