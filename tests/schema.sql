@@ -58,7 +58,7 @@ CREATE FUNCTION bellringer.drain_inbox(in_after bigint, in_limit integer, in_byt
     LANGUAGE plpgsql
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.due_queues() RETURNS TABLE(number integer, id uuid)
+CREATE FUNCTION bellringer.due_queues(in_seconds double precision) RETURNS TABLE(number integer, id uuid)
     LANGUAGE sql STABLE
     AS $$ … $$;
 
@@ -142,7 +142,7 @@ CREATE FUNCTION bellringer.size(in_seqs int8multirange) RETURNS bigint
     LANGUAGE sql IMMUTABLE
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer) RETURNS integer
+CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer, in_seconds double precision) RETURNS integer
     LANGUAGE plpgsql
     AS $$ … $$;
 

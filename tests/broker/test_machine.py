@@ -20,19 +20,28 @@ from tests.support.waiting import PATIENCE_SECONDS
 
 from bellringer.broker import Broker, BrokerConfig, Publication, Queue, QueueSettings, ReceiptNotHeld, store
 from bellringer.broker.loops import Sweeper
-from bellringer.broker.model import ReceiptHandle
+from bellringer.broker.model import MessageId, ReceiptHandle
 from bellringer.kernel.database import Database
+from bellringer.kernel.errors import NotFound
 from bellringer.kernel.tally import TallyFolder
 
 RETENTION_SECONDS = 3600
 MAX_RECEIVES = 3
 OVER = ("finished", "dead_lettered", "expired", "purged")
+SEQS_LEFT = "SELECT generate_series(first_seq, first_seq + messages - 1) AS seq FROM bellringer.chunks WHERE queue = $1"
 SQL_PUBLISH = "SELECT bellringer.publish($1, $2::bytea, $3, $4, $5, environment => $6)"
 
 T = TypeVar("T")
 
 GROUPS = st.sampled_from("gh")
 DEDUPLICATION_IDS = st.sampled_from([None, None, "a", "b"])
+_STATES = {
+    "lane": "pending",
+    "queued": "pending",
+    "delayed": "delayed",
+    "ready": "pending",
+    "held": "in_flight",
+}
 DELAYS = st.sampled_from([0.0, 0.0, 0.0, 600.0])
 
 
@@ -66,12 +75,13 @@ class QueueMachine(RuleBasedStateMachine):
     def do(self, operation: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(operation, self.loop).result(PATIENCE_SECONDS)
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(expires=st.booleans())
+    def open(self, *, expires: bool) -> None:
         self.entries: list[Entry] = []
         self.by_deduplication_id: dict[str, int] = {}
         self.redelivered = 0
         self.is_paused = False
+        self.expires = expires
         self.broker = Broker(self.database, BrokerConfig(ahead_seconds=0))
         self.letters, self.queue = self.do(self._make_queues(UUID(int=next(self.examples))))
 
@@ -180,6 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
         for entry in self.entries:
             if entry.state not in OVER:
                 entry.state = "purged"
+        self.by_deduplication_id.clear()
 
     @rule()
     def pause_or_resume(self) -> None:
@@ -194,16 +205,16 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        kept_from = self.do(self._collect())
+        kept = self.do(self._collect())
         for entry in self.entries:
-            if entry.id < kept_from:
+            if entry.is_old and self.expires and entry.state not in {*OVER, "held"}:
+                entry.state = "expired"
+            if entry.id not in kept:
                 assert entry.is_old
-                assert entry.state != "held"
+                assert entry.state in OVER
                 entry.is_known = False
-                if entry.state not in OVER:
-                    entry.state = "expired"
-        if not any(entry.state == "held" for entry in self.entries):
-            assert not any(entry.is_old and entry.is_known for entry in self.entries)
+        if all(entry.state in OVER for entry in self.entries if entry.is_old):
+            assert not any(entry.is_known for entry in self.entries if entry.is_old)
         self._settle_groups()
 
     @rule()
@@ -214,6 +225,28 @@ class QueueMachine(RuleBasedStateMachine):
     def let_deduplication_windows_pass(self) -> None:
         self.do(self._forget_deduplications())
         self.by_deduplication_id.clear()
+
+    @rule(data=st.data())
+    def read_a_history(self, data: st.DataObject) -> None:
+        if not self.entries:
+            return
+        entry = data.draw(st.sampled_from(self.entries))
+        try:
+            told = self.do(self.broker.history(self.queue, MessageId(entry.id))).message
+        except NotFound:
+            assert not entry.is_known
+        else:
+            assert entry.is_known
+            assert (told.id, told.state, told.group) == (entry.id, _STATES.get(entry.state, entry.state), entry.group)
+            assert told.attempts == entry.attempts
+
+    @rule(limit=st.integers(1, 4))
+    def peek(self, limit: int) -> None:
+        told = self.do(self.broker.peek(self.queue, limit))
+        waiting = [entry for entry in self.entries if entry.state in {"lane", "queued", "delayed", "ready"}][:limit]
+        assert [(one.id, one.state, one.attempts, one.group) for one in told] == [
+            (entry.id, _STATES[entry.state], entry.attempts, entry.group) for entry in waiting
+        ]
 
     @invariant()
     def counts_are_true(self) -> None:
@@ -235,7 +268,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _next(self, limit: int) -> list[Entry]:
         ready = [entry for entry in self.entries if entry.state == "ready"][:limit]
-        if len(ready) < limit:
+        if len(ready) < limit and self.expires:
             for entry in self.entries:
                 if entry.state == "lane" and entry.is_old:
                     entry.state = "expired"
@@ -287,6 +320,7 @@ class QueueMachine(RuleBasedStateMachine):
         letters = await self.broker.create_queue(environment_id, "letters", QueueSettings(fifo=self.fifo))
         queue_settings = QueueSettings(
             fifo=self.fifo,
+            expires=self.expires,
             retention_seconds=RETENTION_SECONDS,
             max_receives=MAX_RECEIVES,
             dead_letter_queue="letters",
@@ -310,13 +344,14 @@ class QueueMachine(RuleBasedStateMachine):
             return False
         return True
 
-    async def _collect(self) -> int:
-        """Collect, and return the first id that is left."""
+    async def _collect(self) -> set[int]:
+        """Collect, and return the ids that are left."""
         async with self.database.connection() as connection:
-            await store.collect(connection, self.queue.number, 1000)
-            kept = "SELECT min(first_seq) FROM bellringer.chunks WHERE queue = $1"
-            found: int | None = await connection.fetchval(kept, self.queue.number)
-        return len(self.entries) + 1 if found is None else found
+            start: int | None = 0
+            while start is not None:
+                start, _ = await store.collect(connection, self.queue.number, start, 3)
+            rows = await connection.fetch(SEQS_LEFT, self.queue.number)
+        return {row["seq"] for row in rows}
 
     async def _forget_deduplications(self) -> None:
         async with self.database.connection() as connection:

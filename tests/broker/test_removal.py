@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
-from tests.support.queues import bodies_of, counts_of, make_older, message_with, move_inbox, send, sweep_all
+from tests.support.queues import bodies_of, counts_of, make_older, message_with, move_inbox, send, sweep_all, unfinished
 from tests.support.waiting import until_sessions_wait
 
 from bellringer.broker import Broker, Publication, Queue, QueueSettings, ReceiptNotHeld, loops
@@ -13,6 +14,7 @@ from bellringer.broker.loops import Collector, InboxMover
 from bellringer.broker.queue_store import TABLES_BY_QUEUE
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
+from bellringer.kernel.errors import NotFound
 from bellringer.kernel.tally import TallyFolder
 
 WEEK = 7 * 24 * 3600
@@ -20,8 +22,14 @@ WEEK = 7 * 24 * 3600
 
 @pytest.fixture(params=[False, True], ids=["standard", "fifo"])
 async def either(request: pytest.FixtureRequest, broker: Broker, environment: Environment) -> Queue:
-    """A queue of each kind."""
-    return await broker.create_queue(environment.id, "either", QueueSettings(fifo=request.param))
+    """A queue of each kind, in which messages expire."""
+    return await broker.create_queue(environment.id, "either", QueueSettings(fifo=request.param, expires=True))
+
+
+async def let_expire(broker: Broker, queue: Queue) -> Queue:
+    """Let the messages of a queue expire from now on."""
+    settings = msgspec.structs.replace(queue.settings, expires=True)
+    return await broker.configure_queue(queue.environment_id, queue.name, settings)
 
 
 async def publish(broker: Broker, queue: Queue, *bodies: bytes, delay_seconds: float = 0.0) -> None:
@@ -138,7 +146,7 @@ async def test_what_nobody_finished_in_its_retention_expires_and_the_queue_count
     assert (counts.published, counts.deleted, counts.expired) == (6, 3, 3)
 
 
-async def test_what_is_held_keeps_itself_and_what_came_after_it(
+async def test_what_is_held_stays_until_it_is_finished_and_holds_up_nothing_else(
     broker: Broker, database: Database, either: Queue
 ) -> None:
     await publish(broker, either, b"before", b"held", b"after")
@@ -150,7 +158,7 @@ async def test_what_is_held_keeps_itself_and_what_came_after_it(
     for _ in range(2):
         await collector.run_once()
         counts = await counts_of(broker, either)
-        assert (counts.in_flight, counts.pending, counts.expired) == (1, 1, 0)
+        assert (counts.in_flight, counts.pending, counts.expired) == (1, 0, 1)
     await broker.acknowledge(either, held.receipt_handle)
     await collector.run_once()
     counts = await counts_of(broker, either)
@@ -171,6 +179,7 @@ async def test_what_is_younger_than_its_retention_stays(broker: Broker, database
 async def test_a_claim_hands_out_nothing_that_is_past_its_retention(
     broker: Broker, database: Database, queue: Queue
 ) -> None:
+    await let_expire(broker, queue)
     await send(broker, queue, b"old", b"older")
     await make_older(database, queue, WEEK + 1)
     await send(broker, queue, b"young")
@@ -185,6 +194,7 @@ async def test_a_claim_hands_out_nothing_that_is_past_its_retention(
 async def test_the_group_goes_on_when_its_first_message_expires(
     broker: Broker, database: Database, fifo: Queue
 ) -> None:
+    await let_expire(broker, fifo)
     await send(broker, fifo, b"old", group="g", delay_seconds=60)
     await make_older(database, fifo, WEEK + 1)
     await send(broker, fifo, b"young", group="g")
@@ -193,22 +203,46 @@ async def test_the_group_goes_on_when_its_first_message_expires(
     assert bodies_of(await broker.claim(fifo, 10)) == [b"young"]
 
 
-async def test_collecting_goes_on_batch_by_batch(
-    broker: Broker, database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+async def test_collecting_goes_on_batch_by_batch_to_the_end(
+    broker: Broker, database: Database, either: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops, "_COLLECT_BATCH", 4)
-    await publish(broker, queue, *(str(number).encode() for number in range(10)))
-    await make_older(database, queue, WEEK + 1)
-    collector = Collector(database, broker)
-    assert [await collector.run_once() for _ in range(4)] == [True, True, False, False]
+    await publish(broker, either, *(str(number).encode() for number in range(10)))
+    held = await broker.claim(either, 3)
+    await broker.acknowledge_each(either, [held[0].receipt_handle, held[2].receipt_handle])
+    await make_older(database, either, WEEK + 1)
+    await Collector(database, broker).run_once()
+    counts = await counts_of(broker, either)
+    assert (counts.pending, counts.in_flight, counts.deleted, counts.expired) == (0, 1, 2, 7)
+    assert list((await unfinished(database, either)).values()) == [b"1"]
+    assert (await rows_of(database, either))["chunks"] <= 3  # those of the claim that is open
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+async def test_what_is_not_finished_stays_unless_messages_of_the_queue_expire(
+    broker: Broker, database: Database, environment: Environment, *, fifo: bool
+) -> None:
+    queue = await broker.create_queue(environment.id, "patient", QueueSettings(fifo=fifo))
+    await publish(broker, queue, b"finished", b"returned")
+    done, returned = await broker.claim(queue, 2)
+    await broker.acknowledge(queue, done.receipt_handle)
+    await broker.release(queue, [returned.receipt_handle], [0.0])
+    await publish(broker, queue, b"delayed", delay_seconds=60)
+    await publish(broker, queue, b"pending")
+    await make_older(database, queue, 10 * WEEK)
+    await Collector(database, broker).run_once()
     counts = await counts_of(broker, queue)
-    assert (counts.pending, counts.expired) == (0, 10)
+    assert (counts.pending, counts.delayed, counts.deleted, counts.expired) == (2, 1, 1, 0)
+    with pytest.raises(NotFound):
+        await broker.history(queue, done.id)
+    assert bodies_of(await broker.claim(queue, 10)) == [b"returned", b"pending"]
 
 
 async def test_one_process_collects_and_another_takes_over_when_it_is_gone(
     broker: Broker, second_process: Broker, database: Database, queue: Queue
 ) -> None:
     first, second = Collector(database, broker), Collector(database, second_process)
+    await let_expire(broker, queue)
     await first.run_once()
     await send(broker, queue, b"a")
     await make_older(database, queue, WEEK + 1)

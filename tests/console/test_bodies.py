@@ -49,6 +49,13 @@ def test_bytes_stand_in_rows_of_sixteen() -> None:
     ]
 
 
+def test_json_is_formatted_unless_only_a_little_of_it_is_shown() -> None:
+    body = msgspec.json.encode(list(range(1000)))
+    assert shown(body, most_characters=1000).content.startswith("[\n  0,\n  1,")
+    assert shown(body, most_characters=100).content.startswith("[0,1,")
+    assert shown(body).kind == "json"
+
+
 @pytest.mark.parametrize("body", [b"[" * 100_000 + b"]" * 100_000, b"[" * 60 + b"1," * 100_000 + b"1" + b"]" * 60])
 def test_json_that_is_nested_too_deep_stays_as_it_is(body: bytes) -> None:
     assert shown(body).kind == "text"

@@ -62,14 +62,14 @@ def test_a_gap_is_a_gap() -> None:
     assert drawn.shapes[0].stroke.count("M") == 2
     assert [row.is_known for row in drawn.rows] == [True, False, True, True]
     assert [row.values for row in drawn.known] == [(3.0,), (3.0,), (1.0,)]
-    assert (drawn.last, drawn.most) == ((3.0,), 3.0)
+    assert drawn.most == 3.0
 
 
 def test_without_values_there_is_an_axis_and_no_line() -> None:
     drawn = plot_of([None, None])
     assert drawn.shapes[0].stroke == ""
     assert [label.text for label in drawn.y_labels] == ["0", "1"]
-    assert drawn.last == (None,)
+    assert drawn.known == []
 
 
 @pytest.mark.parametrize(

@@ -57,10 +57,10 @@ async def test_the_list_tells_how_each_queue_stands(site: Site, reader: httpx.As
     listed = await text_at(reader, "/console/queues")
     # Pending, in flight, delayed, stuck, dead letters, published in the last minute, age of the oldest.
     assert "invoices paused 1 1 0 0 0 2 0 s" in listed
-    assert "orders 0 0 0 0 3 3 –" in listed
-    assert "webhooks 0 0 1 0 0 1 –" in listed
+    assert "orders 0 0 0 0 3 3 \N{EN DASH}" in listed
+    assert "webhooks 0 0 1 0 0 1 \N{EN DASH}" in listed
     assert re.search(r"orders\.dead 3 0 0 0 0 3 \d s", listed)
-    assert "emails.outbound 0 0 0 0 0 0 –" in listed
+    assert "emails.outbound 0 0 0 0 0 0 \N{EN DASH}" in listed
 
 
 # The page of a queue
@@ -140,7 +140,7 @@ async def test_a_large_body_is_shown_in_part_until_it_is_asked_for(site: Site, r
     assert links == {f"/console/queues/{queue.name}/messages/{number}?whole=true" for number in (1, 2)}
     part = await reader.get("/console/queues/orders/messages/1")
     assert "The beginning of 253 KB. Show all" in text_of(part.text)
-    assert '"number" : 14999' not in text_of(part.text)
+    assert '"number": 14999' not in text_of(part.text)
     whole = await reader.get("/console/queues/orders/messages/1?whole=true")
     assert '"number": 14999' in text_of(whole.text)
     assert "data-live" not in whole.text
@@ -154,14 +154,14 @@ async def test_a_large_body_is_shown_in_part_until_it_is_asked_for(site: Site, r
 async def test_a_message_tells_what_happened_to_it(site: Site, database: Database, reader: httpx.AsyncClient) -> None:
     source, letters = await dead_letters(site, 1)
     gone = await text_at(reader, "/console/queues/orders/messages/1")
-    assert re.search(r"History Dead letter Published .* Claimed 1st attempt .* Dead-lettered", gone)
+    assert re.search(r"History in UTC Dead letter Published .* Claimed 1st attempt .* Dead-lettered", gone)
 
     letter = await text_at(reader, "/console/queues/orders.dead/messages/1")
-    assert "History Pending Published" in letter
-    assert "Came from orders, message 1 – after 1 attempt" in letter
+    assert "History in UTC Pending Published" in letter
+    assert "Came from orders, message 1 \N{EN DASH} after 1 attempt" in letter
     held = await site.broker.claim(letters, 1, visibility_timeout_seconds=30)
     html = (await reader.get("/console/queues/orders.dead/messages/1")).text
-    assert re.search(r"History In flight .* Claimed 1st attempt", text_of(html))
+    assert re.search(r"History in UTC In flight .* Claimed 1st attempt", text_of(html))
     assert 'data-live="/console/live?room=queue-message&amp;name=orders.dead"' in html
 
     await site.broker.change_visibility(letters, [(held[0].receipt_handle, 0)])

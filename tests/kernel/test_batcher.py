@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bellringer.kernel.batcher import BatcherConfig, MicroBatcher
+from bellringer.kernel.batcher import BatcherConfig, MicroBatcher, Room
 from bellringer.kernel.database import ITEM_FAULTS, Database
 from bellringer.kernel.errors import Overloaded, Unavailable
 
@@ -64,6 +64,11 @@ async def answers_of(*waiting: Awaitable[Any]) -> list[Any]:
 async def let_others_run() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
+
+
+def sharing(room: Room, table: Table) -> MicroBatcher[str, str]:
+    """A batcher that shares room with others."""
+    return MicroBatcher[str, str]("test", table.write, weigh=len, isolate=(BadItem,), room=room)
 
 
 async def while_writing(batcher: MicroBatcher[str, str], table: Table, first: str) -> asyncio.Task[str]:
@@ -393,6 +398,64 @@ class Gate(msgspec.Struct, frozen=True):
 
 class CancelWriter(msgspec.Struct, frozen=True):
     pass
+
+
+async def test_one_batcher_gets_half_of_the_room_and_the_others_find_some() -> None:
+    room = Room(6, 1000)
+    busy_table, other_table = Table(), Table()
+    busy, other = sharing(room, busy_table), sharing(room, other_table)
+    for batcher, table in ((busy, busy_table), (other, other_table)):
+        await while_writing(batcher, table, "first")
+    waiting = submit_all(busy, "a", "b", "c", "d", "e")
+    waiting += submit_all(other, "f", "g", "h", "i")
+    await let_others_run()
+    busy_table.gate.set()
+    other_table.gate.set()
+    answers = await answers_of(*waiting)
+    assert [answer if isinstance(answer, str) else type(answer) for answer in answers] == [
+        "a written", "b written", "c written", Overloaded, Overloaded,
+        "f written", "g written", "h written", Overloaded,
+    ]  # fmt: skip
+
+
+async def test_room_is_by_weight_too_and_is_free_again_after_the_write() -> None:
+    room = Room(100, 20)
+    table = Table()
+    batcher = sharing(room, table)
+    for _ in range(3):
+        table.begun.clear()
+        await while_writing(batcher, table, "first")
+        waiting = submit_all(batcher, "12345", "12345", "1")
+        await let_others_run()
+        table.gate.set()
+        assert [isinstance(answer, Overloaded) for answer in await answers_of(*waiting)] == [False, False, True]
+
+
+async def test_a_batcher_in_which_nothing_waits_takes_an_item_however_full_the_room_is() -> None:
+    room = Room(2, 20)
+    tables = [Table() for _ in range(4)]
+    batchers = [sharing(room, table) for table in tables]
+    for batcher, table in zip(batchers, tables, strict=True):
+        await while_writing(batcher, table, "first")
+    waiting = submit_all(batchers[0], "a") + submit_all(batchers[1], "b") + submit_all(batchers[2], "x" * 500)
+    await let_others_run()
+    refused = submit_all(batchers[0], "c") + submit_all(batchers[2], "d")
+    await let_others_run()
+    for table in tables:
+        table.gate.set()
+    assert all(isinstance(answer, str) for answer in await answers_of(*waiting))
+    assert all(isinstance(answer, Overloaded) for answer in await answers_of(*refused))
+
+
+async def test_a_batcher_is_idle_when_nothing_waits_and_nothing_is_written() -> None:
+    table = Table()
+    batcher = batcher_to(table)
+    assert batcher.is_idle
+    writing = await while_writing(batcher, table, "first")
+    assert not batcher.is_idle
+    table.gate.set()
+    await answers_of(writing, batcher.drain())
+    assert batcher.is_idle
 
 
 STEPS = st.lists(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 
 import asyncpg
 
@@ -54,7 +53,7 @@ FRAME = "SELECT sent_at, frame FROM bellringer.frame_of($1, $2)"
 TRACKED = "SELECT state::text, attempts, claimed_at FROM bellringer.tracked WHERE queue = $1 AND seq = $2"
 # Indexes: claims_pkey, claim_outcomes_claim. A message that is tracked from its start is in no claim of a range.
 IN_CLAIM = """
-SELECT claim.claimed_at, claim.ended_at, past.at, past.outcome::text
+SELECT claim.claimed_at, claim.ended_at, claim.expires_at = claim.claimed_at AS is_removal, past.at, past.outcome::text
 FROM (
     SELECT * FROM bellringer.claims WHERE queue = $1 AND first_seq <= $2 ORDER BY first_seq DESC LIMIT 1
 ) AS claim
@@ -123,17 +122,12 @@ def _entries_in_claim(rows: list[asyncpg.Record]) -> Iterable[HistoryEntry]:
     outcomes = [(row["at"], row["outcome"]) for row in rows if row["outcome"] is not None]
     if not outcomes and ended_at is not None:
         outcomes = [(ended_at, "finished")]
-    if not _was_passed_over(claimed_at, outcomes):
-        yield HistoryEntry(at=claimed_at, event="claimed", attempt=1)
+    # A claim hands out nothing that has expired, and one that was made to remove messages hands out nothing at all.
+    attempt = None if rows[0]["is_removal"] or rows[0]["outcome"] == "expired" else 1
+    if attempt is not None:
+        yield HistoryEntry(at=claimed_at, event="claimed", attempt=attempt)
     for at, outcome in outcomes:
-        yield HistoryEntry(at=at, event=outcome, attempt=1)
-
-
-def _was_passed_over(claimed_at: datetime, outcomes: list[tuple[datetime, str]]) -> bool:
-    """Whether a message went with a claim that was made to remove it: nobody ever held it."""
-    return (
-        bool(outcomes) and outcomes[0][1] in {"purged", "expired"} and (outcomes[0][0] - claimed_at).total_seconds() < 1
-    )
+        yield HistoryEntry(at=at, event=outcome, attempt=attempt)
 
 
 def _entries_of_attempts(rows: list[asyncpg.Record]) -> Iterable[HistoryEntry]:

@@ -17,6 +17,7 @@ _INBOX_BATCH_BYTES = 8 * 1024 * 1024
 _SWEEP_BATCH = 500
 _COLLECT_BATCH = 1000
 _FULL_LOOK_SECONDS = 60.0
+_ALL_TIMES_SECONDS = 100 * 366 * 86400.0
 
 
 class InboxMover(Loop):
@@ -59,21 +60,31 @@ class InboxMover(Loop):
 
 
 class Sweeper(Loop):
-    """Returns messages whose visibility timeout or delay is over."""
+    """Returns messages whose visibility timeout or delay is over.
+
+    It looks at the last minute, and once a minute at all times: what was locked by a transaction, or was over while
+    nothing ran.
+    """
 
     def __init__(self, database: Database, broker: Broker) -> None:
         super().__init__("broker sweeper", interval_seconds=broker.config.sweep_interval_seconds)
         self._database = database
         self._wakeups = broker.wakeups
+        self._look_at_all_after = 0.0
 
     async def run_once(self) -> bool:
         """End what is over in each queue, one batch, and wake the claims that wait for it."""
+        now = asyncio.get_running_loop().time()
+        is_full = now >= self._look_at_all_after
+        seconds = _ALL_TIMES_SECONDS if is_full else 2 * _FULL_LOOK_SECONDS
         more = False
         async with self._database.connection() as connection:
-            for number, queue_id in await store.due_queues(connection):
-                swept = await store.sweep(connection, number, _SWEEP_BATCH)
+            for number, queue_id in await store.due_queues(connection, seconds):
+                swept = await store.sweep(connection, number, _SWEEP_BATCH, seconds)
                 self._wakeups.wake(queue_id, swept)
                 more = more or swept >= _SWEEP_BATCH
+        if is_full and not more:
+            self._look_at_all_after = now + _FULL_LOOK_SECONDS
         return more
 
 

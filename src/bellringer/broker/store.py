@@ -38,8 +38,8 @@ FROM unnest($2::bigint[], $3::text[], $4::float8[]) WITH ORDINALITY AS wanted (c
     bellringer.put_back($1, wanted.claim_seq, wanted.seqs::int8multirange, wanted.seconds, $5, $6) AS held
 """
 PUT_BACK_TRACKED = "SELECT bellringer.put_back_tracked($1, $2, $3, $4, $5, $6) AS seq"
-DUE_QUEUES = "SELECT number, id FROM bellringer.due_queues()"
-SWEEP = "SELECT bellringer.sweep($1, $2)"
+DUE_QUEUES = "SELECT number, id FROM bellringer.due_queues($1)"
+SWEEP = "SELECT bellringer.sweep($1, $2, $3)"
 PURGE = "SELECT bellringer.purge($1)"
 COLLECT = "SELECT next_from, removed FROM bellringer.collect($1, $2, $3)"
 # Index: deduplications_expiry.
@@ -183,14 +183,14 @@ async def put_back_tracked(
     return {row["seq"] for row in rows}
 
 
-async def due_queues(connection: Connection) -> list[tuple[int, UUID]]:
-    """Number and id of the queues in which a hold or a delay is over."""
-    return [(row["number"], row["id"]) for row in await connection.fetch(DUE_QUEUES)]
+async def due_queues(connection: Connection, seconds: float) -> list[tuple[int, UUID]]:
+    """Number and id of the queues in which a hold or a delay was over within the last so many seconds."""
+    return [(row["number"], row["id"]) for row in await connection.fetch(DUE_QUEUES, seconds)]
 
 
-async def sweep(connection: Connection, queue: int, limit: int) -> int:
-    """End what is over in a queue; return how many claims and tracked messages that were."""
-    swept: int = await connection.fetchval(SWEEP, queue, limit)
+async def sweep(connection: Connection, queue: int, limit: int, seconds: float) -> int:
+    """End what was over in a queue within the last so many seconds; return how many claims and messages that were."""
+    swept: int = await connection.fetchval(SWEEP, queue, limit, seconds)
     return swept
 
 

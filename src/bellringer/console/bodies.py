@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from itertools import accumulate
 from typing import Literal
 
@@ -12,12 +13,13 @@ from markupsafe import Markup
 from bellringer.console.formats import coloured_json
 
 _PREVIEW_CHARACTERS = 160
+_LARGEST_SHARE = 16
 _BYTES_PER_LINE = 16
 # Text has no control characters but tab and line breaks. A page could not even hold the others.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 _MOST_DEPTH = 50
-# Of a body only its brackets stay: 2 for one that opens, 0 for one that closes.
-_DEPTH_OF_BYTE = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
+# Of a body only its brackets stay: a step down for one that opens, and up, which is -1 as a byte, for one that closes.
+_STEP_OF_BRACKET = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 _SPACE = re.compile(r"\s+")
 
@@ -36,7 +38,9 @@ def shown(body: bytes, most_characters: int | None = None) -> ShownBody:
     if text is None:
         most_bytes = None if most_characters is None else most_characters // 4  # a byte takes four to five characters
         return ShownBody(kind="bytes", content=_dump(body[:most_bytes]), is_cut=len(body[:most_bytes]) < len(body))
-    formatted = _format(body) if text[:1] in {"{", "["} else None
+    # A large body is not formatted for the sake of its beginning: twenty of them would hold everybody up.
+    is_worth_it = most_characters is None or len(body) <= _LARGEST_SHARE * most_characters
+    formatted = _format(body) if text[:1] in {"{", "["} and is_worth_it else None
     kind: Literal["empty", "json", "text"] = "json" if formatted is not None else "text" if text else "empty"
     whole = text if formatted is None else formatted
     part = whole[:most_characters]
@@ -65,8 +69,8 @@ def _text_of(body: bytes) -> str | None:
 
 def _format(body: bytes) -> str | None:
     """JSON with line breaks; None when it is none, or nested so deep that its indents would fill the memory."""
-    brackets = body.translate(_DEPTH_OF_BYTE, _NO_BRACKETS)
-    if max(accumulate(brackets, lambda depth, step: depth + step - 1), default=0) > _MOST_DEPTH:
+    steps = array("b", body.translate(_STEP_OF_BRACKET, _NO_BRACKETS))
+    if max(accumulate(steps), default=0) > _MOST_DEPTH:
         return None
     try:
         return msgspec.json.format(body, indent=2).decode()

@@ -102,7 +102,7 @@ def _deepest(samples: Sequence[QueueSample], begin: datetime, end: datetime) -> 
 def _per_minute(
     samples: Sequence[QueueSample], total: Literal["published", "finished"], buckets: Buckets, now: datetime
 ) -> list[float | None]:
-    """By how much a total grew in each bucket, a minute; for the last, which is not over, in as long a time up to now."""
+    """By how much a total grew in each bucket, a minute; for the last, which is not over, in as long up to now."""
     length = timedelta(seconds=buckets.seconds)
     rates: list[float | None] = []
     for index in range(buckets.count):

@@ -95,12 +95,6 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
         return [row for row in reversed(self.rows) if row.is_known]
 
     @property
-    def last(self) -> tuple[float | None, ...]:
-        """The newest values."""
-        known = self.known
-        return known[0].values if known else (None,) * len(self.series)
-
-    @property
     def most(self) -> float:
         """The largest value."""
         return max((value for row in self.rows for value in row.values if value is not None), default=0.0)

@@ -21,7 +21,7 @@ from tests.support.history.recorder import Recorder
 from tests.support.waiting import until
 
 from bellringer.broker import Broker, Message, Publication, Queue, QueueSettings
-from bellringer.broker.loops import Sweeper
+from bellringer.broker.loops import InboxMover, Sweeper
 from bellringer.broker.model import ReceiptHandle
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database, DatabaseConfig
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
+PUBLISH = "SELECT bellringer.publish($1, $2::bytea, delay_seconds => $3, message_group => $4)"
 HOLDS_SECONDS = st.sampled_from([0.1, 0.1, 0.1, 0.02, 0.0])
 
 
@@ -62,15 +63,15 @@ class Hold(msgspec.Struct, frozen=True):
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """Let what is due return to its queue."""
+    """Let what is due return to its queue, and what transactions have published come there."""
 
 
 class Step(msgspec.Struct, frozen=True):
     """What a client does, at which of the brokers, and after how many turns of the loop it goes away, if it does."""
 
     action: Publish | Claim | Finish | Hold | Sweep
-    broker: int
-    gone_after: int | None
+    broker: int = 0
+    gone_after: int | None = None
 
 
 PLACES = st.lists(st.integers(min_value=0, max_value=5), min_size=1, max_size=3, unique=True).map(tuple)
@@ -99,11 +100,11 @@ ROUNDS = st.lists(st.lists(STEPS, min_size=2, max_size=CLIENTS), min_size=5, max
 class ScriptedClient:
     """Does its steps one after the other, and writes down what it asked and was told."""
 
-    def __init__(self, name: str, queue: Queue, brokers: Sequence[Broker], sweep: Sweeper, events: list[Event]) -> None:
-        self._queue = queue
-        self._brokers = brokers
-        self._sweeper = sweep
-        self._recorder = Recorder(name, events.append)
+    def __init__(self, name: str, scene: Scene) -> None:
+        self._scene = scene
+        self._queue = scene.queue
+        self._brokers = scene.brokers
+        self._recorder = Recorder(name, scene.events.append)
         self._keys = (f"{name}.{number}" for number in itertools.count(1))
         self._handles: list[ReceiptHandle] = []
 
@@ -111,8 +112,8 @@ class ScriptedClient:
         """Do a step."""
         broker = self._brokers[step.broker]
         match step.action:
-            case Publish(groups, delay_seconds):
-                await self.publish(broker, groups, delay_seconds, step.gone_after)
+            case Publish():
+                await self._publish(broker, step.action, step.gone_after)
             case Claim(limit, seconds, wait_seconds):
                 await self.claim(broker, limit, seconds, wait_seconds, step.gone_after)
             case Finish(places):
@@ -120,7 +121,7 @@ class ScriptedClient:
             case Hold(places, seconds):
                 await self._hold(broker, self._chosen(places), seconds, step.gone_after)
             case Sweep():
-                await self._sweeper.run_once()
+                await self._scene.sweep()
 
     async def claim(
         self, broker: Broker, limit: int, seconds: float, wait_seconds: float = 0.0, gone_after: int | None = None
@@ -144,25 +145,28 @@ class ScriptedClient:
             if held is not None:
                 self._recorder.answered(operation, held)
 
-    async def publish(
-        self, broker: Broker, groups: Sequence[str], delay_seconds: float = 0.0, gone_after: int | None = None
-    ) -> None:
-        """Send a message to each of these groups."""
+    async def _publish(self, broker: Broker, action: Publish, gone_after: int | None) -> None:
         is_fifo = self._queue.settings.fifo
         messages = [
             NewMessage(
-                key=next(self._keys), group=group if is_fifo else None, delay_seconds=0.0 if place else delay_seconds
+                key=next(self._keys),
+                group=group if is_fifo else None,
+                delay_seconds=0.0 if place else action.delay_seconds,
             )
-            for place, group in enumerate(groups)
+            for place, group in enumerate(action.groups)
         ]
+        operation = self._recorder.publish(self._queue.name, messages)
+        sending = self._scene.publish_by_sql(messages) if self._scene.by_sql else self._send(broker, messages)
+        ids = await self._result(sending, gone_after)
+        if ids is not None:
+            self._recorder.published(operation, ids)
+
+    async def _send(self, broker: Broker, messages: Sequence[NewMessage]) -> Sequence[int]:
         publications = [
             Publication(body=message.key.encode(), group=message.group, delay_seconds=message.delay_seconds)
             for message in messages
         ]
-        operation = self._recorder.publish(self._queue.name, messages)
-        ids = await self._result(broker.send(self._queue, publications), gone_after)
-        if ids is not None:
-            self._recorder.published(operation, ids)
+        return await broker.send(self._queue, publications)
 
     async def _hold(
         self, broker: Broker, handles: Sequence[ReceiptHandle], seconds: float, gone_after: int | None
@@ -201,30 +205,43 @@ def _delivered(message: Message) -> Delivered:
 
 
 class Scene:
-    """A queue of its own, clients of both brokers, and what they write down."""
+    """A queue at two brokers, and what its clients write down. With `by_sql` they publish in transactions of SQL."""
 
-    def __init__(self, brokers: Sequence[Broker], database: Database, queue: Queue) -> None:
-        self._brokers = brokers
-        self._queue = queue
+    def __init__(self, brokers: Sequence[Broker], database: Database, queue: Queue, *, by_sql: bool) -> None:
+        self.by_sql = by_sql
+        self.brokers = brokers
+        self.queue = queue
+        self.events: list[Event] = []
+        self._database = database
         self._sweeper = Sweeper(database, brokers[0])
-        self._events: list[Event] = []
+        self._mover = InboxMover(database, brokers[0])
 
-    def client(self, name: str) -> ScriptedClient:
-        """A client of that name."""
-        return ScriptedClient(name, self._queue, self._brokers, self._sweeper, self._events)
+    async def publish_by_sql(self, messages: Sequence[NewMessage]) -> Sequence[int]:
+        """Send messages in one transaction, which does not learn their ids."""
+        async with self._database.transaction() as connection:
+            for message in messages:
+                await connection.execute(
+                    PUBLISH, self.queue.name, message.key.encode(), message.delay_seconds, message.group
+                )
+        return []
+
+    async def sweep(self) -> bool:
+        """Let what is due return, and what was published in transactions arrive; return whether something did."""
+        await self._sweeper.run_once()
+        return await self._mover.run_once()
 
     async def judge(self, last: ScriptedClient) -> None:
         """Let a client finish what is left, and fail unless the record is a correct history."""
 
         async def is_empty() -> bool:
-            await self._sweeper.run_once()
-            await last.finish(self._brokers[0], await last.claim(self._brokers[0], 1000, 60.0))
-            counts = (await self._brokers[1].counts([self._queue]))[self._queue.id]
-            return not (counts.pending + counts.in_flight + counts.delayed)
+            has_arrived = await self.sweep()
+            await last.finish(self.brokers[0], await last.claim(self.brokers[0], 1000, 60.0))
+            counts = (await self.brokers[1].counts([self.queue]))[self.queue.id]
+            return not (has_arrived or counts.pending + counts.in_flight + counts.delayed)
 
         await until(is_empty)
-        Recorder("end", self._events.append).ended(self._queue.name, is_fifo=self._queue.settings.fifo)
-        report = check(self._events)
+        Recorder("end", self.events.append).ended(self.queue.name, is_fifo=self.queue.settings.fifo)
+        report = check(self.events)
         assert report.is_correct, str(report)
 
 
@@ -236,11 +253,11 @@ class Stage:
         self._database = database
         self._environment = environment
 
-    async def scene(self, *, is_fifo: bool) -> Scene:
+    async def scene(self, *, is_fifo: bool, by_sql: bool = False) -> Scene:
         """One with a queue that nobody has used."""
         settings = QueueSettings(fifo=is_fifo)
         queue = await self._brokers[0].configure_queue(self._environment.id, f"history-{next(_numbers)}", settings)
-        return Scene(self._brokers, self._database, queue)
+        return Scene(self._brokers, self._database, queue, by_sql=by_sql)
 
 
 @pytest.fixture
@@ -255,15 +272,26 @@ async def stage(
 
 
 @settings(max_examples=60)
-@given(backlog=st.lists(st.sampled_from("aab"), min_size=2, max_size=8), rounds=ROUNDS, is_fifo=st.booleans())
-@example(backlog=["a", "a"], rounds=[[Step(Claim(1, 0.1, 0.0), broker=0, gone_after=None)] * 2], is_fifo=True)
+@given(
+    backlog=st.lists(st.sampled_from("aab"), min_size=2, max_size=8),
+    rounds=ROUNDS,
+    is_fifo=st.booleans(),
+    by_sql=st.sampled_from([False, False, True]),
+)
+@example(backlog=["a", "a"], rounds=[[Step(Claim(1, 0.1, 0.0))] * 2], is_fifo=True, by_sql=False)
+@example(
+    backlog=["a"],
+    rounds=[[Step(Claim(1, 0.0, 0.0))], [Step(Sweep())], [Step(Claim(1, 0.1, 0.0))], [Step(Hold((0, 1), 0.1))]],
+    is_fifo=True,
+    by_sql=False,
+)
 async def test_whatever_clients_do_their_record_is_a_correct_history(
-    stage: Stage, backlog: list[str], rounds: list[list[Step]], is_fifo: bool
+    stage: Stage, backlog: list[str], rounds: list[list[Step]], is_fifo: bool, by_sql: bool
 ) -> None:
-    scene = await stage.scene(is_fifo=is_fifo)
-    last = scene.client("first-and-last")
-    await last.do(Step(Publish(tuple(backlog), 0.0), broker=0, gone_after=None))
-    clients = [scene.client(f"client-{number}") for number in range(CLIENTS)]
+    scene = await stage.scene(is_fifo=is_fifo, by_sql=by_sql)
+    last = ScriptedClient("first-and-last", scene)
+    await last.do(Step(Publish(tuple(backlog), 0.0)))
+    clients = [ScriptedClient(f"client-{number}", scene) for number in range(CLIENTS)]
     for steps in rounds:
         await asyncio.gather(*(client.do(step) for client, step in zip(clients, steps, strict=False)))
     await scene.judge(last)
@@ -273,10 +301,10 @@ async def test_whatever_clients_do_their_record_is_a_correct_history(
 @given(limits=st.lists(st.integers(min_value=1, max_value=30), min_size=2, max_size=15))
 async def test_a_lone_consumer_gets_the_messages_of_a_queue_in_their_order(stage: Stage, limits: list[int]) -> None:
     scene = await stage.scene(is_fifo=False)
-    consumer = scene.client("lone")
+    consumer = ScriptedClient("lone", scene)
     for _ in range(10):
-        await consumer.do(Step(Publish(("a",) * 20, 0.0), broker=1, gone_after=None))
+        await consumer.do(Step(Publish(("a",) * 20, 0.0), broker=1))
     for limit in limits:
-        await consumer.do(Step(Claim(limit, 60.0, 0.0), broker=0, gone_after=None))
-        await consumer.do(Step(Finish(tuple(range(limit))), broker=0, gone_after=None))
+        await consumer.do(Step(Claim(limit, 60.0, 0.0)))
+        await consumer.do(Step(Finish(tuple(range(limit)))))
     await scene.judge(consumer)

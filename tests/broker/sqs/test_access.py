@@ -119,6 +119,7 @@ def test_without_verification_the_access_key_id_is_enough(trusting: Server) -> N
     assert client.send_message(QueueUrl=url, MessageBody="x")["MessageId"]
     unknown = {"aws_access_key_id": "BELLXXXXXXXXXXXXXXXX", "aws_secret_access_key": "anything"}
     assert error_of(client_of(trusting, unknown).list_queues)[:2] == ("InvalidClientTokenId", 403)
+    assert "signatures of SQS requests are not verified" in trusting.log()
 
 
 def test_the_error_in_json_names_the_shape_of_the_service(sqs: Client, queue: str) -> None:

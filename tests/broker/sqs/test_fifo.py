@@ -149,6 +149,15 @@ def test_an_id_is_of_visible_characters(sqs: Client, fifo: str, parameter: str, 
     assert message == f"Value {value} for parameter {parameter} is invalid. Reason: {reason}"
 
 
+def test_an_entry_with_a_wrong_id_leaves_the_others_unharmed(sqs: Client, fifo: str) -> None:
+    groups = {"good": "g", "wrong": "group 123"}
+    entries = [{"Id": id_, "MessageBody": id_, "MessageGroupId": group} for id_, group in groups.items()]
+    answer = sqs.send_message_batch(QueueUrl=fifo, Entries=entries)
+    assert [entry["Id"] for entry in answer["Successful"]] == ["good"]
+    assert [(entry["Id"], entry["Code"]) for entry in answer["Failed"]] == [("wrong", "InvalidParameterValue")]
+    assert [message["Body"] for message in receive(sqs, fifo)] == ["good"]
+
+
 def test_a_standard_queue_may_have_groups_too(sqs: Client, queue: str) -> None:
     send(sqs, queue, "x", "tenant-1")
     (message,) = receive(sqs, queue, AttributeNames=["MessageGroupId"])

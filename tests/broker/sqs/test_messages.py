@@ -371,3 +371,15 @@ def test_a_batch_of_handles_says_of_each_what_became_of_it(sqs: Client, queue: s
         ("no", "ReceiptHandleIsInvalid", True)
     ]
     assert [message["Body"] for message in receive(sqs, queue, MaxNumberOfMessages=10)] == ["a"]
+
+
+def test_a_batch_of_handles_may_hold_one_that_is_held_no_more(sqs: Client, queue: str) -> None:
+    for body in ("a", "b"):
+        sqs.send_message(QueueUrl=queue, MessageBody=body)
+    a, b = (message["ReceiptHandle"] for message in receive(sqs, queue, MaxNumberOfMessages=10))
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=a)
+    entries = [{"Id": id_, "ReceiptHandle": handle, "VisibilityTimeout": 0} for id_, handle in (("a", a), ("b", b))]
+    answer = sqs.change_message_visibility_batch(QueueUrl=queue, Entries=entries)
+    assert [entry["Id"] for entry in answer["Successful"]] == ["b"]
+    assert [(entry["Id"], entry["Code"]) for entry in answer["Failed"]] == [("a", "InvalidParameterValue")]
+    assert [message["Body"] for message in receive(sqs, queue)] == ["b"]

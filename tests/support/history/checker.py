@@ -165,7 +165,7 @@ def _report(
         violations=told,
         broken=broken,
         messages=sum(len(queue.messages) for queue in queues.values()),
-        stored_for_sure=sum(len(publish.ids) for publish in operations.publishes),
+        stored_for_sure=sum(len(publish.messages) for publish in operations.publishes if publish.was_stored),
         deliveries=sum(map(len, deliveries)),
         redeliveries=sum(found.attempts > 1 for delivered in deliveries for found in delivered),
         finished_for_sure=sum(

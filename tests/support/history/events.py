@@ -63,7 +63,7 @@ class HoldBegun(_Event, frozen=True, tag="hold"):
 
 
 class Published(_Event, frozen=True, tag="published"):
-    """The messages are stored, under these ids in the order given."""
+    """The messages are stored, under these ids in the order given, or none where the broker does not say."""
 
     ids: list[int]
 

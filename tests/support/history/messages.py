@@ -170,7 +170,9 @@ class Message:
         if self.key in remaining:
             if any(held for delivery in self.deliveries for _, held in delivery.acknowledgements):
                 yield Kind.AFTER_ACKNOWLEDGEMENT, "was there at the end, and had been finished", facts
-        elif math.isinf(self.finished_at) and (self.deliveries or (self.publish is not None and self.publish.ids)):
+        elif math.isinf(self.finished_at) and (
+            self.deliveries or (self.publish is not None and self.publish.was_stored)
+        ):
             yield Kind.LOST, "was finished by nobody and is gone", facts
 
 

@@ -39,10 +39,11 @@ class Operation(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Publish(Operation, kw_only=True, gc=False):
-    """Messages that were sent. `ids` is empty unless they are known to be stored."""
+    """Messages that were sent. `ids` is empty when they are not known."""
 
     messages: list[NewMessage]
     ids: list[int] = []
+    was_stored: bool = False
     was_refused: bool = False
 
 
@@ -118,8 +119,8 @@ class Operations:
                 return
             case Publish(), Refused():
                 operation.was_refused = True
-            case Publish(), Published() if len(event.ids) == len(operation.messages):
-                operation.ids = event.ids
+            case Publish(), Published() if len(event.ids) in {0, len(operation.messages)}:
+                operation.was_stored, operation.ids = True, event.ids
             case Claim(), Claimed():
                 operation.delivered = event.messages
             case Acknowledgement(), Answered() if len(event.held) == len(operation.handles):

@@ -103,7 +103,7 @@ def judge_queue(queue: str, claims: Sequence[Claim], messages: dict[str, Message
             if index < 0 or message.publish is None:
                 continue
             younger, taken_by = outstanding[index]
-            if message.publish.answered_at < taken_by.begun_at and message.publish.ids:
+            if message.publish.answered_at < taken_by.begun_at and message.publish.was_stored:
                 other = next(each for each in taken_by.delivered if each.id == younger)
                 sentence = f"was there, and {other.key} was taken before it"
                 yield _violation(Kind.QUEUE_ORDER, queue, message, sentence, messages[other.key])

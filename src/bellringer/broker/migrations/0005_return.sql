@@ -203,16 +203,19 @@ BEGIN
     RETURN QUERY SELECT unnest(held_seqs);
 END $$;
 
--- The queues in which a hold or a delay is over. Indexes: claims_open, tracked_due.
-CREATE FUNCTION bellringer.due_queues() RETURNS TABLE (number integer, id uuid)
+-- The queues in which a hold or a delay was over within the last so many seconds. A look that is so bounded does not
+-- walk over what ended long ago and a snapshot of somebody's keeps in the index. Indexes: claims_open, tracked_due.
+CREATE FUNCTION bellringer.due_queues(in_seconds double precision) RETURNS TABLE (number integer, id uuid)
 LANGUAGE sql STABLE AS $$
     SELECT queue.number, queue.id FROM bellringer.queues AS queue
     WHERE EXISTS (
         SELECT FROM bellringer.claims
         WHERE queue = queue.number AND ended_at IS NULL AND expires_at <= (SELECT clock_timestamp())
+            AND expires_at > (SELECT clock_timestamp() - make_interval(secs => in_seconds))
     ) OR EXISTS (
         SELECT FROM bellringer.tracked
         WHERE queue = queue.number AND state IN ('delayed', 'held') AND due_at <= (SELECT clock_timestamp())
+            AND due_at > (SELECT clock_timestamp() - make_interval(secs => in_seconds))
     )
 $$;
 
@@ -223,9 +226,10 @@ LANGUAGE sql STABLE AS $$
     WHERE queue = in_queue AND first_seq >= in_from AND first_seq < in_to AND tracked
 $$;
 
--- Returns up to `in_limit` claims and as many tracked messages whose time is over, and says how many. What a
+-- Returns up to `in_limit` claims and as many tracked messages whose time was over within the last so many seconds, and
+-- says how many. What a
 -- transaction is just finishing is locked, and passed by.
-CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer) RETURNS integer
+CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer, in_seconds double precision) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
     claim record;
@@ -238,6 +242,7 @@ BEGIN
     FOR claim IN
         SELECT first_seq, next_seq, claimed_at FROM bellringer.claims
         WHERE queue = in_queue AND ended_at IS NULL AND expires_at <= (SELECT clock_timestamp())
+            AND expires_at > (SELECT clock_timestamp() - make_interval(secs => in_seconds))
         ORDER BY expires_at
         LIMIT in_limit
         FOR UPDATE SKIP LOCKED
@@ -256,6 +261,7 @@ BEGIN
     WITH over AS MATERIALIZED (
         SELECT seq, state FROM bellringer.tracked
         WHERE queue = in_queue AND state IN ('delayed', 'held') AND due_at <= (SELECT clock_timestamp())
+            AND due_at > (SELECT clock_timestamp() - make_interval(secs => in_seconds))
         ORDER BY due_at
         LIMIT in_limit
         FOR UPDATE SKIP LOCKED

@@ -10,12 +10,14 @@ DECLARE
     claim record;
     unfinished int8multirange;
     counted record;
+    now_at timestamptz;
     purged bigint := 0;
 BEGIN
     -- Before the locks: who drains the inbox holds its rows when it asks for the order of the queue.
     DELETE FROM bellringer.inbox WHERE queue = in_queue;
     PERFORM bellringer.lock_order(in_queue);
     PERFORM bellringer.lock_claims(in_queue);
+    now_at := clock_timestamp();
     DELETE FROM bellringer.deduplications WHERE queue = in_queue;
     FOR claim IN
         SELECT first_seq, next_seq FROM bellringer.claims
@@ -35,8 +37,9 @@ BEGIN
     IF tail.next_seq > head.next_seq THEN
         INSERT INTO bellringer.claims
             (queue, messages, first_seq, next_seq, lane_after, claimed_at, expires_at, ended_at)
+        -- That it ends as it begins tells it from the claims of consumers.
         VALUES (in_queue, tail.lane_after - head.lane_after, head.next_seq, tail.next_seq, tail.lane_after,
-            clock_timestamp(), clock_timestamp(), clock_timestamp());
+            now_at, now_at, now_at);
         INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
         VALUES (in_queue, 'purged', head.next_seq, clock_timestamp(),
             int8multirange(int8range(head.next_seq, tail.next_seq)));
@@ -76,9 +79,13 @@ DECLARE
     head record;
     last_old record;
     expired record;
+    now_at timestamptz;
 BEGIN
     removed := 0;
-    SELECT expires, clock_timestamp() - make_interval(secs => retention_seconds) AS oldest_kept INTO settings
+    -- What a FIFO queue has not finished is tracked: every chunk without a row there can go.
+    SELECT expires, expires OR fifo AS beyond_head,
+        clock_timestamp() - make_interval(secs => retention_seconds) AS oldest_kept
+    INTO settings
     FROM bellringer.queues WHERE number = in_queue;
     -- A look at the oldest chunk, before any lock is taken. Index: chunks_pkey.
     IF NOT (
@@ -89,6 +96,7 @@ BEGIN
     END IF;
     PERFORM bellringer.lock_order(in_queue);
     PERFORM bellringer.lock_claims(in_queue);
+    now_at := clock_timestamp();
     SELECT * INTO head FROM bellringer.head_of(in_queue);
     SELECT * INTO tail FROM bellringer.tail_of(in_queue);
     SELECT first_seq + messages AS next_seq, lane_after INTO last_old
@@ -96,7 +104,7 @@ BEGIN
         SELECT first_seq, messages, lane_after, sent_at FROM bellringer.chunks
         WHERE queue = in_queue AND first_seq >= in_from ORDER BY first_seq LIMIT in_limit
     ) AS oldest
-    WHERE sent_at < settings.oldest_kept AND (settings.expires OR first_seq + messages <= head.next_seq)
+    WHERE sent_at < settings.oldest_kept AND (settings.beyond_head OR first_seq + messages <= head.next_seq)
     ORDER BY first_seq DESC LIMIT 1;
     IF last_old.next_seq IS NULL THEN
         RETURN;
@@ -107,7 +115,10 @@ BEGIN
             INSERT INTO bellringer.claims
                 (queue, messages, first_seq, next_seq, lane_after, claimed_at, expires_at, ended_at)
             VALUES (in_queue, last_old.lane_after - head.lane_after, head.next_seq, last_old.next_seq,
-                last_old.lane_after, clock_timestamp(), clock_timestamp(), clock_timestamp());
+                last_old.lane_after, now_at, now_at, now_at);
+            INSERT INTO bellringer.claim_outcomes (queue, outcome, claim_seq, at, seqs)
+            VALUES (in_queue, 'expired', head.next_seq, now_at,
+                int8multirange(int8range(head.next_seq, last_old.next_seq)));
             PERFORM bellringer.tally(in_queue, 'expired', last_old.lane_after - head.lane_after),
                 bellringer.tally(in_queue, 'left', last_old.lane_after - head.lane_after);
         END IF;

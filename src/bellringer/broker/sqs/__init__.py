@@ -1,6 +1,6 @@
 """Amazon SQS's wire protocol over the broker's queues: any SQS client works with Bellringer's queues, unchanged.
 
-The way of a request: `routes` reads it and finds whose it is (`authentication`, `signature`); one of two protocols
+The way of a request: `routes` reads it and finds whose it is (`signature`); one of two protocols
 (`json_protocol`, `query_protocol`) decodes it into a record of `requests`; `actions` knows which handler takes it and
 which scope it needs; `queue_actions`, `message_actions` and `move_actions` do it over `Broker`. What goes wrong is a
 `SqsError` with the service's own code, in the shape of the protocol that asked.

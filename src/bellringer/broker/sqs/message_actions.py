@@ -26,7 +26,7 @@ from bellringer.broker.sqs.errors import (
 )
 from bellringer.broker.sqs.messages import (
     Draft,
-    check_order,
+    check_needs,
     claimed_answer,
     draft_of,
     selection_of,
@@ -43,6 +43,7 @@ from bellringer.broker.sqs.requests import (
     SendMessageBatch,
 )
 from bellringer.edge.raw import while_receiving
+from bellringer.kernel.errors import InvalidInput
 
 _MOST_MESSAGES = 10
 
@@ -56,7 +57,7 @@ class MessageActions:
     async def send(self, caller: Caller, request: SendMessage) -> dict[str, Any]:
         """SendMessage."""
         queue = await queue_at(self._broker, caller, request.queue_url)
-        check_order(request, queue.settings)
+        check_needs(request, queue.settings)
         draft = draft_of(request, queue.settings)
         (message_id,) = await self._broker.send(queue, [draft.publication])
         return sent_answer(draft, queue, message_id)
@@ -66,7 +67,7 @@ class MessageActions:
         check_batch([entry.id for entry in request.entries], "SendMessageBatchRequestEntry")
         queue = await queue_at(self._broker, caller, request.queue_url)
         for entry in request.entries:
-            _check_order_in_batch(entry, queue)
+            _check_needs_in_batch(entry, queue)
         outcomes = [_draft_or_error(entry, queue) for entry in request.entries]
         drafts = [outcome for outcome in outcomes if isinstance(outcome, Draft)]
         size = sum(draft.size for draft in drafts)
@@ -130,10 +131,21 @@ class MessageActions:
         """ChangeMessageVisibilityBatch."""
         check_batch([entry.id for entry in request.entries], "ChangeMessageVisibilityBatchRequestEntry")
         queue = await queue_at(self._broker, caller, request.queue_url)
-        changes = (
-            self._change_visibility(queue, entry.receipt_handle, entry.visibility_timeout) for entry in request.entries
-        )
-        return batch_answer([entry.id for entry in request.entries], await _all(changes))
+        entries = request.entries
+        try:
+            held = await self._broker.change_visibility(
+                queue, [(ReceiptHandle(entry.receipt_handle), entry.visibility_timeout) for entry in entries]
+            )
+        except InvalidInput:  # which of them it is shows one by one
+            outcomes = await _all(
+                self._change_visibility(queue, entry.receipt_handle, entry.visibility_timeout) for entry in entries
+            )
+        else:
+            outcomes = [
+                {} if is_held else _not_held(queue, entry.receipt_handle)
+                for entry, is_held in zip(entries, held, strict=True)
+            ]
+        return batch_answer([entry.id for entry in entries], outcomes)
 
     async def _delete(self, queue: Queue, handle: str) -> dict[str, Any]:
         try:
@@ -152,12 +164,9 @@ class MessageActions:
             (is_held,) = await self._broker.change_visibility(queue, [(ReceiptHandle(handle), seconds)])
         except ReceiptInvalid:
             raise _invalid_handle(handle) from None
-        if is_held:
-            return {}
-        if queue.settings.fifo:
-            raise _expired(handle)
-        reason = "Message does not exist or is not available for visibility timeout change"
-        raise invalid_value(handle, "ReceiptHandle", reason)
+        if not is_held:
+            raise _not_held(queue, handle)
+        return {}
 
 
 async def _all(works: Iterable[Awaitable[dict[str, Any]]]) -> list[dict[str, Any] | Exception]:
@@ -172,10 +181,10 @@ async def _outcome(work: Awaitable[dict[str, Any]]) -> dict[str, Any] | Exceptio
         return error
 
 
-def _check_order_in_batch(entry: SendEntry, queue: Queue) -> None:
+def _check_needs_in_batch(entry: SendEntry, queue: Queue) -> None:
     try:
-        check_order(entry, queue.settings)
-    except SqsError as error:  # the service has one code for all of these in a batch, and refuses it as a whole
+        check_needs(entry, queue.settings)
+    except SqsError as error:  # the service has one code for these in a batch, and refuses it as a whole
         raise SqsError(INVALID_PARAMETER_VALUE, str(error)) from None
 
 
@@ -189,6 +198,13 @@ def _draft_or_error(entry: SendEntry, queue: Queue) -> Draft | SqsError:
 def _check_range(value: int | None, parameter: str, highest: float) -> None:
     if value is not None and not 0 <= value <= highest:
         raise invalid_value(value, parameter, f"Must be >= 0 and <= {highest:g}, if provided")
+
+
+def _not_held(queue: Queue, handle: str) -> SqsError:
+    if queue.settings.fifo:
+        return _expired(handle)
+    reason = "Message does not exist or is not available for visibility timeout change"
+    return invalid_value(handle, "ReceiptHandle", reason)
 
 
 def _expired(handle: str) -> SqsError:

@@ -65,18 +65,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     md5s: dict[str, str]
 
 
-def check_order(outgoing: Outgoing, settings: QueueSettings) -> None:
-    """Raise `SqsError` for a message that lacks what a FIFO queue needs, or has what this kind of queue has not."""
-    for parameter, value in (
-        ("MessageDeduplicationId", outgoing.message_deduplication_id),
-        ("MessageGroupId", outgoing.message_group_id),
-    ):
-        if value is not None and not MESSAGE_GROUP_OR_DEDUPLICATION_ID.fullmatch(value):
-            reason = f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length"
-            raise invalid_value(value, parameter, reason)
+def check_needs(outgoing: Outgoing, settings: QueueSettings) -> None:
+    """Raise `SqsError` for a message that lacks what a FIFO queue needs."""
     if not settings.fifo:
-        if outgoing.message_deduplication_id is not None:
-            raise _not_for_this_queue("MessageDeduplicationId", outgoing.message_deduplication_id)
         return
     if outgoing.message_group_id is None:
         raise missing_parameter("MessageGroupId")
@@ -89,7 +80,7 @@ def check_order(outgoing: Outgoing, settings: QueueSettings) -> None:
 
 
 def draft_of(outgoing: Outgoing, settings: QueueSettings) -> Draft:
-    """The draft of a message whose order was checked. Raises `SqsError`."""
+    """The draft of a message that has what its queue needs. Raises `SqsError`."""
     if not outgoing.message_body:
         raise missing_parameter("MessageBody")
     if INVALID_CHARACTERS.search(outgoing.message_body):
@@ -98,6 +89,7 @@ def draft_of(outgoing: Outgoing, settings: QueueSettings) -> Draft:
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | "
             "#xE000 to #xFFFD | #x10000 to #x10FFFF.",
         )
+    _check_ids(outgoing, settings)
     attributes = outgoing.message_attributes or {}
     system_attributes = outgoing.message_system_attributes or {}
     check_attributes(attributes)
@@ -191,6 +183,18 @@ def _uuid_of(message: Message, queue: Queue) -> str:
     if message.origin is not None:
         return message_uuid(message.origin.queue_id, message.origin.id)
     return message_uuid(queue.id, message.id)
+
+
+def _check_ids(outgoing: Outgoing, settings: QueueSettings) -> None:
+    for parameter, value in (
+        ("MessageDeduplicationId", outgoing.message_deduplication_id),
+        ("MessageGroupId", outgoing.message_group_id),
+    ):
+        if value is not None and not MESSAGE_GROUP_OR_DEDUPLICATION_ID.fullmatch(value):
+            reason = f"{parameter} can only include alphanumeric and punctuation characters. 1 to 128 in length"
+            raise invalid_value(value, parameter, reason)
+    if outgoing.message_deduplication_id is not None and not settings.fifo:
+        raise _not_for_this_queue("MessageDeduplicationId", outgoing.message_deduplication_id)
 
 
 def _delay_of(outgoing: Outgoing, settings: QueueSettings) -> float | None:

@@ -23,6 +23,9 @@ from bellringer.edge.app import Routes
 from bellringer.edge.keys import Keys
 from bellringer.edge.raw import RawExchange, RawProtocol, RawReply
 from bellringer.kernel.clock import Clock
+from bellringer.kernel.logs import get_logger
+
+_log = get_logger(__name__)
 
 _QUEUE_PATH = re.compile(r"/[0-9]{12}/[^/]+")
 
@@ -35,6 +38,8 @@ class SqsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def sqs_routes(broker: Broker, moves: Moves, keys: Keys, clock: Clock, config: SqsConfig) -> Routes:
     """The routes over one broker: `POST /`, and the URLs of queues."""
+    if not config.verify_signatures:
+        _log.warning("signatures of SQS requests are not verified: who knows an access key id may use it")
     actions = sqs_actions(broker, moves)
 
     async def authenticate(exchange: RawExchange) -> tuple[Caller, bytes]:

@@ -1,0 +1,50 @@
+"""The examples do what they say, against a database of Bellringer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.support.postgres import Cluster
+from tests.support.queues import bodies_of, move_inbox
+from tests.support.waiting import PATIENCE_SECONDS
+
+from bellringer.broker import Broker
+from bellringer.edge.model import Environment
+from bellringer.kernel.database import Database
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize("client", ["psycopg", "asyncpg", "sqlalchemy"])
+async def test_a_message_is_published_with_the_row_that_it_tells_of_or_not_at_all(
+    cluster: Cluster,
+    database: Database,
+    database_arguments: dict[str, Any],
+    broker: Broker,
+    environment: Environment,
+    client: str,
+) -> None:
+    queue = await broker.ensure_queue(environment.id, "orders")
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / f"publish_in_transaction_{client}.py"),
+        env={**os.environ, "DATABASE_URL": cluster.url(database_arguments["database"])},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        told, complaint = await program.communicate()
+    assert (program.returncode, complaint) == (0, b"")
+    assert told.decode() == "ordered 1\nrefused: an order needs an item\n"
+    async with database.connection() as connection:
+        rows = await connection.fetch("SELECT number, item FROM example_orders")
+    assert [tuple(row) for row in rows] == [(1, "bell")]
+    await move_inbox(database, broker)
+    (body,) = bodies_of(await broker.claim(queue, 10))
+    assert msgspec.json.decode(body) == {"order": 1, "item": "bell"}
