@@ -98,7 +98,7 @@ SELECT queue.id,
     COALESCE(EXTRACT(epoch FROM clock_timestamp() - LEAST(
         (
             SELECT sent_at FROM bellringer.chunks AS chunk
-            WHERE chunk.queue = queue.number AND NOT chunk.tracked AND chunk.first_seq >= COALESCE((
+            WHERE chunk.queue = queue.number AND NOT queue.fifo AND NOT chunk.tracked AND chunk.first_seq >= COALESCE((
                 SELECT first_seq FROM bellringer.chunks
                 WHERE queue = queue.number AND first_seq <= head.next_seq ORDER BY first_seq DESC LIMIT 1
             ), 0) AND chunk.first_seq + chunk.messages > head.next_seq
@@ -148,7 +148,8 @@ CROSS JOIN LATERAL bellringer.head_of(queue.number) AS head
 CROSS JOIN LATERAL bellringer.tail_of(queue.number) AS tail
 WHERE NOT queue.paused AND (
     tail.lane_after > head.lane_after
-    OR EXISTS (SELECT FROM bellringer.tracked WHERE queue = queue.number AND state = 'ready')
+    -- OFFSET 0: one look per queue, never a hash table of all that is ready.
+    OR EXISTS (SELECT FROM bellringer.tracked WHERE queue = queue.number AND state = 'ready' OFFSET 0)
 )
 """
 

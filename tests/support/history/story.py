@@ -130,16 +130,16 @@ class Story:
         """Change every delivery."""
         for index, event in enumerate(self.events):
             if isinstance(event, Claimed):
-                changed = [new for old in event.messages for new in change(old)]
-                self.events[index] = msgspec.structs.replace(event, messages=changed)
+                messages = [new for old in event.messages for new in change(old)]
+                self.events[index] = msgspec.structs.replace(event, messages=messages)
 
     def renumber(self, ids: Mapping[int, int]) -> None:
         """Give messages new ids."""
         self.rewrite(lambda delivered: [changed(delivered, id=ids.get(delivered.id, delivered.id))])
         for index, event in enumerate(self.events):
             if isinstance(event, Published):
-                changed = [ids.get(id_, id_) for id_ in event.ids]
-                self.events[index] = msgspec.structs.replace(event, ids=changed)
+                renumbered = [ids.get(id_, id_) for id_ in event.ids]
+                self.events[index] = msgspec.structs.replace(event, ids=renumbered)
 
     def _uses(
         self,

@@ -84,9 +84,11 @@ BEGIN
                 SELECT seq FROM bellringer.tracked
                 WHERE queue = in_queue AND group_key = touched.key AND state = 'queued' ORDER BY seq LIMIT 1
             ) AS head
+            -- OFFSET 0: one look per group, never a join with all groups that are busy.
             WHERE NOT EXISTS (
                 SELECT FROM bellringer.tracked
                 WHERE queue = in_queue AND group_key = touched.key AND state IN ('delayed', 'ready', 'held')
+                OFFSET 0
             )
         ) AS head
         WHERE message.queue = in_queue AND message.seq = head.seq

@@ -9,20 +9,20 @@ RETURNS TABLE (
 )
 LANGUAGE sql AS $$
     WITH heads AS MATERIALIZED (
-        SELECT seq, group_key FROM bellringer.tracked
+        SELECT ctid AS tid, seq, group_key FROM bellringer.tracked
         WHERE queue = in_queue AND state = 'ready'
         ORDER BY seq
         LIMIT in_limit
         FOR UPDATE SKIP LOCKED
     ), runs AS (
-        SELECT seq, 0 AS place FROM heads
+        SELECT tid, seq, 0 AS place FROM heads
         UNION ALL
-        SELECT follower.seq, follower.place
+        SELECT follower.tid, follower.seq, follower.place
         FROM heads
         CROSS JOIN LATERAL (
-            SELECT seq, row_number() OVER (ORDER BY seq) AS place, max(due_at) OVER (ORDER BY seq) AS latest_due_at
+            SELECT tid, seq, row_number() OVER (ORDER BY seq) AS place, max(due_at) OVER (ORDER BY seq) AS latest_due_at
             FROM (
-                SELECT seq, due_at FROM bellringer.tracked
+                SELECT ctid AS tid, seq, due_at FROM bellringer.tracked
                 WHERE queue = in_queue AND group_key = heads.group_key AND state = 'queued'
                 ORDER BY seq
                 LIMIT in_limit / (SELECT count(*) FROM heads)
@@ -32,13 +32,14 @@ LANGUAGE sql AS $$
             -- One moment for all: else a message could be late at its own look and in time at that of the next.
             AND (follower.latest_due_at IS NULL OR follower.latest_due_at <= (SELECT clock_timestamp()))
     ), picked AS (
-        SELECT seq FROM runs ORDER BY place, seq LIMIT in_limit
+        SELECT tid FROM runs ORDER BY place, seq LIMIT in_limit
     ), claimed AS (
         UPDATE bellringer.tracked AS message
         SET state = 'held', attempts = message.attempts + 1, claimed_at = clock_timestamp(),
             first_claimed_at = COALESCE(message.first_claimed_at, clock_timestamp()),
             due_at = clock_timestamp() + make_interval(secs => in_seconds)
-        WHERE message.queue = in_queue AND message.seq = ANY (ARRAY(SELECT seq FROM picked))
+        -- By their places: by their keys, the planner might read all that is tracked of the queue.
+        WHERE message.ctid = ANY (ARRAY(SELECT tid FROM picked))
         RETURNING message.seq, message.attempts, message.first_claimed_at
     ), counted AS (
         SELECT bellringer.tally(in_queue, 'pending', -count(*)), bellringer.tally(in_queue, 'held', count(*))
@@ -251,8 +252,9 @@ BEGIN
             ORDER BY queue, seq
         ) AS wanted
         CROSS JOIN LATERAL (
+            -- As text, lest the planner walk all that is held, by tracked_due, to find the one.
             SELECT queue, seq FROM bellringer.tracked
-            WHERE queue = wanted.queue AND seq = wanted.seq AND attempts = wanted.attempts AND state = 'held'
+            WHERE queue = wanted.queue AND seq = wanted.seq AND attempts = wanted.attempts AND state::text = 'held'
             FOR UPDATE
         ) AS message
     ), gone AS (

@@ -191,7 +191,8 @@ BEGIN
     FROM (SELECT DISTINCT * FROM unnest(in_seqs, in_attempts) AS asked (seq, attempts) ORDER BY seq) AS wanted
     CROSS JOIN LATERAL (
         SELECT seq FROM bellringer.tracked
-        WHERE queue = in_queue AND seq = wanted.seq AND attempts = wanted.attempts AND state = 'held'
+        -- As text, lest the planner walk all that is held, by tracked_due, to find the one.
+        WHERE queue = in_queue AND seq = wanted.seq AND attempts = wanted.attempts AND state::text = 'held'
         FOR UPDATE
     ) AS message;
     IF in_keep THEN
