@@ -30,6 +30,10 @@ CREATE FUNCTION bellringer.append(in_queues integer[], in_counts integer[], in_e
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.append_waiting(in_queue integer) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.claim(in_queue integer, in_limit integer, in_seconds double precision) RETURNS TABLE(claim_seq bigint, attempts integer, first_seq bigint, messages integer, sent_at timestamp with time zone, first_claimed_at timestamp with time zone, ends_before integer, ends integer[], payload bytea)
     LANGUAGE plpgsql
     AS $$ … $$;
@@ -126,7 +130,7 @@ CREATE FUNCTION bellringer.put_back(in_queue integer, in_claim bigint, in_seqs i
     LANGUAGE plpgsql
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.put_back_tracked(in_queue integer, in_seqs bigint[], in_attempts integer[], in_seconds double precision, in_keep boolean, in_unseen boolean) RETURNS SETOF bigint
+CREATE FUNCTION bellringer.put_back_tracked(in_queue integer, in_seqs bigint[], in_attempts integer[], in_seconds double precision, in_keep boolean, in_unseen boolean) RETURNS TABLE(seq bigint, attempts integer)
     LANGUAGE plpgsql
     AS $$ … $$;
 
@@ -619,6 +623,8 @@ CREATE UNIQUE INDEX digests_open ON bellringer.digests USING btree (environment_
 CREATE INDEX emails_digest ON bellringer.emails USING btree (digest_id);
 
 CREATE INDEX idempotency_keys_created_at ON bellringer.idempotency_keys USING btree (created_at);
+
+CREATE INDEX inbox_queue ON bellringer.inbox USING btree (queue, id);
 
 CREATE UNIQUE INDEX moves_running ON bellringer.moves USING btree (source_id) WHERE (state = 'running'::text);
 

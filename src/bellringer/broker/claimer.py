@@ -66,10 +66,8 @@ class Claimer:
 
         A caller that goes away holds nothing.
         """
-        if self._ahead_hold_seconds == seconds and len(self._ahead) >= limit:
-            messages = self._take_ahead(limit)
-            if messages:
-                return self._hand_out(messages)
+        if self._ahead_hold_seconds == seconds and len(self._ahead) >= limit and not self._is_late():
+            return self._hand_out([self._ahead.popleft()[0] for _ in range(limit)])
         request = _Request(limit=limit, seconds=seconds, answer=asyncio.get_running_loop().create_future())
         self._requests.append(request)
         if self._claiming is None or self._claiming.done():
@@ -126,17 +124,20 @@ class Claimer:
         wanted = sum(request.limit for request in requests if not request.answer.done())
         if not wanted:
             return
-        ahead = self._how_many_ahead(wanted)
-        allowance_seconds = _LONGEST_AHEAD_SECONDS if ahead else 0.0
-        until = asyncio.get_running_loop().time() + allowance_seconds
-        async with self._database.connection() as connection:
-            claimed = await store.claim(connection, self._queue.number, wanted + ahead, seconds + allowance_seconds)
-            claimed = await store.read_runs(connection, self._queue.number, claimed)
-        if self._ahead_hold_seconds != seconds:
-            self._give_back(self._ahead)
-            self._ahead = deque()
-        messages = deque(self._take_ahead(wanted))
-        messages.extend(message for run in claimed for message in self._messages(run))
+        if self._ahead and (self._ahead_hold_seconds != seconds or self._is_late()):
+            # First, and not meanwhile: then this claim gets them, before what was published after them.
+            unwanted, self._ahead = self._ahead, deque()
+            await self._put_back([message for message, _ in unwanted])
+        ready = [self._ahead.popleft() for _ in range(min(wanted, len(self._ahead)))]
+        try:
+            fresh, until = await self._claim_now(wanted - len(ready), seconds)
+        except BaseException:
+            self._ahead.extendleft(reversed(ready))
+            raise
+        now = asyncio.get_running_loop().time()
+        self._give_back([(message, until_then) for message, until_then in ready if until_then <= now])
+        messages = deque(message for message, until_then in ready if until_then > now)
+        messages.extend(fresh)
         for request in requests:
             if not request.answer.done():
                 request.answer.set_result(
@@ -146,19 +147,21 @@ class Claimer:
         self._ahead_hold_seconds = seconds
         self._watch_ahead()
 
-    def _take_ahead(self, limit: int) -> list[Message]:
-        """Up to `limit` messages that may still be handed out."""
-        now = asyncio.get_running_loop().time()
-        late: list[tuple[Message, float]] = []
-        taken: list[Message] = []
-        while self._ahead and len(taken) < limit:
-            message, until = self._ahead.popleft()
-            if until <= now:
-                late.append((message, until))
-            else:
-                taken.append(message)
-        self._give_back(late)
-        return taken
+    async def _claim_now(self, wanted: int, seconds: float) -> tuple[list[Message], float]:
+        """Claim so many messages and some ahead; return them, and until when those ahead may be handed out."""
+        if not wanted:
+            return [], 0.0
+        ahead = self._how_many_ahead(wanted)
+        allowance_seconds = _LONGEST_AHEAD_SECONDS if ahead else 0.0
+        until = asyncio.get_running_loop().time() + allowance_seconds
+        async with self._database.connection() as connection:
+            claimed = await store.claim(connection, self._queue.number, wanted + ahead, seconds + allowance_seconds)
+            claimed = await store.read_runs(connection, self._queue.number, claimed)
+        return [message for run in claimed for message in self._messages(run)], until
+
+    def _is_late(self) -> bool:
+        """Whether the first message held ahead may not be handed out any more."""
+        return self._ahead[0][1] <= asyncio.get_running_loop().time()
 
     def _hand_out(self, messages: list[Message]) -> list[Message]:
         if self._ahead_seconds:

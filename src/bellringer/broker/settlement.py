@@ -60,8 +60,8 @@ async def put_back(
             held.update(_receipts(claim_seq, ranges))
     for singles, seconds in tracked:
         pairs = [(receipt.seq, receipt.attempts) for receipt in singles]
-        seqs = await store.put_back_tracked(connection, queue, pairs, seconds, keep=keep, unseen=unseen)
-        held.update(receipt for receipt in singles if receipt.seq in seqs)
+        good = await store.put_back_tracked(connection, queue, pairs, seconds, keep=keep, unseen=unseen)
+        held.update(receipt for receipt in singles if (receipt.seq, receipt.attempts) in good)
     return held
 
 

@@ -37,7 +37,7 @@ SELECT place, held::text
 FROM unnest($2::bigint[], $3::text[], $4::float8[]) WITH ORDINALITY AS wanted (claim_seq, seqs, seconds, place),
     bellringer.put_back($1, wanted.claim_seq, wanted.seqs::int8multirange, wanted.seconds, $5, $6) AS held
 """
-PUT_BACK_TRACKED = "SELECT bellringer.put_back_tracked($1, $2, $3, $4, $5, $6) AS seq"
+PUT_BACK_TRACKED = "SELECT seq, attempts FROM bellringer.put_back_tracked($1, $2, $3, $4, $5, $6)"
 DUE_QUEUES = "SELECT number, id FROM bellringer.due_queues($1)"
 SWEEP = "SELECT bellringer.sweep($1, $2, $3)"
 PURGE = "SELECT bellringer.purge($1)"
@@ -169,8 +169,8 @@ async def put_back_tracked(
     *,
     keep: bool,
     unseen: bool,
-) -> set[int]:
-    """The same for tracked messages by (seq, attempts); return the seqs of those that were held."""
+) -> set[tuple[int, int]]:
+    """The same for tracked messages by (seq, attempts); return those under which one was held."""
     rows = await connection.fetch(
         PUT_BACK_TRACKED,
         queue,
@@ -180,7 +180,7 @@ async def put_back_tracked(
         keep,
         unseen,
     )
-    return {row["seq"] for row in rows}
+    return {(row["seq"], row["attempts"]) for row in rows}
 
 
 async def due_queues(connection: Connection, seconds: float) -> list[tuple[int, UUID]]:

@@ -112,6 +112,7 @@ CREATE TABLE bellringer.inbox (
     payload bytea NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000);
 ALTER TABLE bellringer.inbox ALTER COLUMN payload SET STORAGE EXTERNAL;
+CREATE INDEX inbox_queue ON bellringer.inbox (queue, id);
 
 CREATE TABLE bellringer.deduplications (
     queue integer NOT NULL,

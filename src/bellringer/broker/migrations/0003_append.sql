@@ -127,6 +127,10 @@ BEGIN
         added_delayed := 0;
         groups := '{}';
         PERFORM bellringer.lock_order(this_queue);
+        IF in_groups[place] IS NOT NULL THEN
+            -- What was committed before this one is begun comes before it.
+            PERFORM bellringer.append_waiting(this_queue);
+        END IF;
         SELECT last.next_seq, last.lane_after INTO next_seq, lane FROM bellringer.tail_of(this_queue) AS last;
         IF next_seq IS NULL THEN
             RAISE EXCEPTION 'there is no queue number %', this_queue USING ERRCODE = 'foreign_key_violation';

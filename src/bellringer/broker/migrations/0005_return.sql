@@ -171,26 +171,29 @@ BEGIN
         ) AS wanted
         CROSS JOIN LATERAL bellringer.put_back_tracked(
             in_queue, wanted.seqs, wanted.attempts, in_seconds, in_keep, in_unseen
-        ) AS held (seq);
+        ) AS held;
         moving := moving + still_held;
     END IF;
     RETURN moving;
 END $$;
 
--- The same for tracked messages. Returns the seqs of those that were held.
+-- The same for tracked messages. Returns the attempts that held one.
 CREATE FUNCTION bellringer.put_back_tracked(
     in_queue integer, in_seqs bigint[], in_attempts integer[], in_seconds double precision, in_keep boolean,
     in_unseen boolean
-) RETURNS SETOF bigint
+) RETURNS TABLE (seq bigint, attempts integer)
 LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     held_seqs bigint[];
+    held_attempts integer[];
 BEGIN
     PERFORM bellringer.lock_order_of_fifo(ARRAY[in_queue]);
-    SELECT COALESCE(array_agg(message.seq), '{}') INTO held_seqs
+    SELECT COALESCE(array_agg(message.seq), '{}'), COALESCE(array_agg(message.attempts), '{}')
+    INTO held_seqs, held_attempts
     FROM (SELECT DISTINCT * FROM unnest(in_seqs, in_attempts) AS asked (seq, attempts) ORDER BY seq) AS wanted
     CROSS JOIN LATERAL (
-        SELECT seq FROM bellringer.tracked
+        SELECT seq, attempts FROM bellringer.tracked
         -- As text, lest the planner walk all that is held, by tracked_due, to find the one.
         WHERE queue = in_queue AND seq = wanted.seq AND attempts = wanted.attempts AND state::text = 'held'
         FOR UPDATE
@@ -201,7 +204,7 @@ BEGIN
     ELSE
         PERFORM bellringer.give_back(in_queue, held_seqs, in_seconds, in_unseen);
     END IF;
-    RETURN QUERY SELECT unnest(held_seqs);
+    RETURN QUERY SELECT * FROM unnest(held_seqs, held_attempts);
 END $$;
 
 -- The queues in which a hold or a delay was over within the last so many seconds. A look that is so bounded does not

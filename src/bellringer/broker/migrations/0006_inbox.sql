@@ -9,14 +9,26 @@ LANGUAGE plpgsql AS $$
 DECLARE
     batch record;
     snapshot pg_snapshot;
+    this_queue integer;
+    locked_queues integer[] := '{}';
 BEGIN
     -- One at a time, or a later row could be appended before an earlier one. Until its statement ends, so also when
     -- the process that asked is stopped.
     PERFORM pg_advisory_xact_lock(1111837769);
     snapshot := pg_current_snapshot();
+    -- Before the rows: an append to a FIFO queue, which holds the first, may want the second.
+    FOR this_queue IN
+        SELECT DISTINCT queue FROM (
+            SELECT queue FROM bellringer.inbox WHERE id > in_after ORDER BY id LIMIT in_limit
+        ) AS first_rows
+        ORDER BY queue
+    LOOP
+        PERFORM bellringer.lock_order(this_queue);
+        locked_queues := locked_queues || this_queue;
+    END LOOP;
     WITH first_rows AS MATERIALIZED (
         SELECT id, octet_length(payload) AS bytes FROM bellringer.inbox
-        WHERE id > in_after ORDER BY id LIMIT in_limit FOR UPDATE SKIP LOCKED
+        WHERE id > in_after AND queue = ANY (locked_queues) ORDER BY id LIMIT in_limit FOR UPDATE SKIP LOCKED
     ), taken AS MATERIALIZED (
         SELECT id FROM (SELECT id, sum(bytes) OVER (ORDER BY id) - bytes AS bytes_before FROM first_rows) AS sized
         WHERE bytes_before < in_bytes
@@ -57,6 +69,27 @@ BEGIN
     RETURN QUERY SELECT batch.highest, batch.moved,
         ARRAY(SELECT id FROM bellringer.queues WHERE number = ANY (batch.queues)),
         pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint;
+END $$;
+
+-- Appends the messages of one FIFO queue that wait in the inbox. Called under lock_order.
+CREATE FUNCTION bellringer.append_waiting(in_queue integer) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    batch record;
+BEGIN
+    WITH waiting AS MATERIALIZED (
+        SELECT id FROM bellringer.inbox WHERE queue = in_queue ORDER BY id FOR UPDATE SKIP LOCKED
+    ), removed AS (
+        DELETE FROM bellringer.inbox WHERE id = ANY (ARRAY(SELECT id FROM waiting)) RETURNING *
+    )
+    SELECT array_agg(queue) AS queues, array_agg(1) AS counts, array_agg(payload ORDER BY id) AS payloads,
+        array_agg(delay_seconds ORDER BY id) AS delays, array_agg(group_key ORDER BY id) AS groups,
+        array_agg(deduplication_id ORDER BY id) AS deduplications
+    INTO batch FROM removed;
+    IF batch.queues IS NOT NULL THEN
+        PERFORM bellringer.append(batch.queues, batch.counts, '{}', batch.payloads, batch.delays, batch.groups,
+            batch.deduplications);
+    END IF;
 END $$;
 
 -- For any client of the database, in its own transaction: the message is there if and only if the transaction commits.
