@@ -7,7 +7,10 @@ The aim: at least twice pgmq's messages per second at every batch size, and at m
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -20,7 +23,6 @@ from bench.support import print_table, scratch_directory
 
 BATCHES = (1, 100, 1000)
 PAIRS = (1, 4)
-ROUNDS = 3
 SECONDS = 1.0
 CONTESTANTS: tuple[Contestant, ...] = (Bellringer(), Pgmq(), PgQueuer(), Procrastinate(), Seed())
 
@@ -28,17 +30,16 @@ Point = tuple[int, int, str]
 """Batch, pairs and contestant."""
 
 
-async def measure_all() -> dict[Point, list[Outcome]]:
+async def measure_all(rounds: int) -> dict[Point, list[Outcome]]:
     outcomes: defaultdict[Point, list[Outcome]] = defaultdict(list)
     with scratch_directory() as directory:
         async with running_postgres(directory) as postgres:
-            for _ in range(ROUNDS):
-                for batch in BATCHES:
-                    for pairs in PAIRS:
-                        for contestant in CONTESTANTS:
-                            outcomes[batch, pairs, contestant.name].append(
-                                await measure(postgres, contestant, batch=batch, pairs=pairs, seconds=SECONDS)
-                            )
+            for number, batch, pairs, contestant in itertools.product(range(rounds), BATCHES, PAIRS, CONTESTANTS):
+                # Who claims one at a time takes a minute to work off what it publishes in a second: once is enough.
+                if number == 0 or contestant.largest_claim >= batch:
+                    outcomes[batch, pairs, contestant.name].append(
+                        await measure(postgres, contestant, batch=batch, pairs=pairs, seconds=SECONDS)
+                    )
     return outcomes
 
 
@@ -75,8 +76,10 @@ def row(point: Point, outcomes: dict[Point, list[Outcome]]) -> list[str]:
     ]
 
 
-def main() -> None:
-    outcomes = uvloop.run(measure_all())
+def main(arguments: Sequence[str] = ()) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    outcomes = uvloop.run(measure_all(parser.parse_args(arguments).rounds))
     columns = ["batch", "pairs", "", "msg/s", "of pgmq", "publish ms", "claim ms", "acknowledge ms"]
     print_table(
         "Publish, claim and acknowledge 100 bytes (times: p50 / p99 of a call; dead tuples: made per message)",
@@ -103,4 +106,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
