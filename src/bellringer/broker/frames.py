@@ -54,7 +54,7 @@ def encode_frame(publication: Publication) -> bytes:
         Header(
             group=publication.group,
             deduplication_id=publication.deduplication_id,
-            attributes=publication.attributes,
+            attributes=dict(publication.attributes),
         )
     )
     return b"".join((_WITH_HEADER, len(header).to_bytes(_LENGTH_BYTES), header, publication.body))
