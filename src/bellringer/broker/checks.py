@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from bellringer.broker.model import (
+    LARGEST_ATTRIBUTES_BYTES,
     LARGEST_BATCH,
-    LARGEST_BODY_BYTES,
     LONGEST_DELAY_SECONDS,
     LONGEST_GROUP,
     LONGEST_VISIBILITY_TIMEOUT_SECONDS,
     LONGEST_WAIT_SECONDS,
     Publication,
     Queue,
+    QueueSettings,
 )
 from bellringer.kernel.errors import InvalidInput, TooLarge
 
@@ -30,29 +32,27 @@ def fill_in(queue: Queue, publication: Publication) -> Publication:
     return publication
 
 
-def check_publications(publications: Sequence[Publication], queue: Queue | None = None) -> None:
-    """Raise `InvalidInput` for an empty or too large batch, and for a message that its queue does not take.
-
-    Without a queue: for what no queue takes.
-    """
+def check_publications(publications: Sequence[Publication], settings: QueueSettings) -> None:
+    """Raise `InvalidInput` for an empty or too large batch, and for a message that a queue so set does not take."""
     if not 1 <= len(publications) <= LARGEST_BATCH:
         raise InvalidInput(f"a batch holds 1 to {LARGEST_BATCH} messages", field="body")
-    check_each(publications, queue)
+    check_each(publications, settings)
 
 
-def check_each(publications: Sequence[Publication], queue: Queue | None = None) -> None:
+def check_each(publications: Sequence[Publication], settings: QueueSettings) -> None:
     """The same for any number of messages."""
-    largest = LARGEST_BODY_BYTES if queue is None else queue.settings.max_body_bytes
     for index, publication in enumerate(publications):
         place = f"[{index}]." if len(publications) > 1 else ""
-        if len(publication.body) > largest:
-            raise TooLarge(f"a message holds at most {largest} bytes", field=f"{place}msg")
+        if len(publication.body) > settings.max_body_bytes:
+            raise TooLarge(f"a message holds at most {settings.max_body_bytes} bytes", field=f"{place}msg")
         if publication.delay_seconds is not None and not 0 <= publication.delay_seconds <= LONGEST_DELAY_SECONDS:
             raise InvalidInput(
                 f"delay_seconds must be from 0 to {LONGEST_DELAY_SECONDS}", field=f"{place}delay_seconds"
             )
-        if queue is not None and queue.settings.fifo != (publication.group is not None):
+        if settings.fifo != (publication.group is not None):
             raise InvalidInput("a message of a FIFO queue, and no other, needs a group", field=f"{place}group")
+        if publication.attributes:
+            _check_attributes(publication.attributes, f"{place}attributes")
         _check_key(publication.group, f"{place}group")
         _check_key(publication.deduplication_id, f"{place}deduplication_id")
 
@@ -69,6 +69,15 @@ def check_visibility_timeout(seconds: float, field: str) -> None:
     """Raise `InvalidInput` for a visibility timeout out of range."""
     if not 0 <= seconds <= LONGEST_VISIBILITY_TIMEOUT_SECONDS:
         raise InvalidInput(f"{field} must be from 0 to {LONGEST_VISIBILITY_TIMEOUT_SECONDS} seconds", field=field)
+
+
+def _check_attributes(attributes: Mapping[str, Any], field: str) -> None:
+    try:
+        size = len(msgspec.json.encode(dict(attributes)))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidInput(f"attributes must be JSON: {error}", field=field) from None
+    if size > LARGEST_ATTRIBUTES_BYTES:
+        raise TooLarge(f"attributes take at most {LARGEST_ATTRIBUTES_BYTES} bytes as JSON", field=field)
 
 
 def _check_key(key: str | None, field: str) -> None:

@@ -138,10 +138,12 @@ class Mover(Loop):
             return False
         try:
             await self._carry(task, source, messages)
-        except (NotFound, InvalidInput) as error:
+        except Exception as error:
             await self._broker.release(source, [message.receipt_handle for message in messages], [0.0] * len(messages))
-            if not isinstance(error, ReceiptNotHeld):
-                await self._end(task, MoveState.FAILED, str(error))
+            if isinstance(error, ReceiptNotHeld) or not isinstance(error, NotFound | InvalidInput):
+                raise  # a round that failed: the next one tries again
+            await self._end(task, MoveState.FAILED, str(error))
+            return False
         return task.max_per_second is None
 
     async def _carry(self, task: MoveTask, source: Queue, messages: Sequence[Message]) -> None:

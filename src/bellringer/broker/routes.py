@@ -21,7 +21,7 @@ from bellringer.edge.app import AnyRequest, OpenedEnvironment, Routes, while_con
 from bellringer.edge.decoding import decode_json
 from bellringer.edge.model import Scope
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
-from bellringer.kernel.errors import InvalidInput
+from bellringer.kernel.errors import InvalidInput, NotFound
 
 
 class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,8 +100,12 @@ def broker_routes(broker: Broker, moves: Moves) -> Routes:
         else:
             publications = [_publication(decode_json(request.body, _ONE), "")]
             is_batch = False
-        check_publications(publications)  # first: what is refused makes no queue
-        queue = await broker.ensure_queue(request.environment.id, request.parameters[0])
+        name = request.parameters[0]
+        try:
+            queue = await broker.queue(request.environment.id, name)
+        except NotFound:
+            check_publications(publications, broker.default_settings())  # first: what is refused makes no queue
+            queue = await broker.ensure_queue(request.environment.id, name)
         ids = await broker.send(queue, publications)
         return RawReply(status=201, body=_encode(PublishedMessages(ids=ids)) if is_batch else b'{"id":%d}' % ids[0])
 

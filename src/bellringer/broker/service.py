@@ -229,7 +229,7 @@ class Broker:
             fill_in(queue, publication if isinstance(publication, Publication) else Publication(body=publication))
             for publication in publications
         ]
-        check_each(filled, queue)
+        check_each(filled, queue.settings)
         return await append(connection, queue, filled)
 
     async def send(self, queue: Queue, publications: Sequence[Publication]) -> list[MessageId]:
@@ -240,7 +240,7 @@ class Broker:
         `NotFound` when the queue was deleted, `Overloaded`.
         """
         filled = [fill_in(queue, publication) for publication in publications]
-        check_publications(filled, queue)
+        check_publications(filled, queue.settings)
         return await (await self._lane(queue)).send(filled)
 
     # Consuming
@@ -336,6 +336,8 @@ class Broker:
         self, queue: Queue, receipt_handles: Sequence[ReceiptHandle], delays_seconds: Sequence[float]
     ) -> None:
         """Hand messages back, each to be claimed after its delay. Those no longer held are another's now."""
+        for delay_seconds in delays_seconds:
+            check_visibility_timeout(delay_seconds, "delay_seconds")
         receipts = await self._open_receipts()
         read = list(zip(receipts.read(queue.number, receipt_handles), delays_seconds, strict=True))
         async with self._database.connection() as connection:
