@@ -43,8 +43,7 @@ def test_what_a_correct_queue_did_is_accepted(random: Random, steps: int, is_fif
     assert report.is_correct, str(report)
 
 
-# Many stories have no place for a fault, and are drawn anew.
-@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(random=CHOICES, steps=STEPS, is_fifo=st.booleans(), kept=st.integers(min_value=0))
 def test_what_a_correct_queue_did_so_far_is_accepted(random: Random, steps: int, is_fifo: bool, kept: int) -> None:
     events = Simulation(random, is_fifo=is_fifo, one_consumer=False).run(steps)
@@ -57,6 +56,8 @@ def test_what_a_correct_queue_did_so_far_is_accepted(random: Random, steps: int,
     [(kind, fault) for kind, faults in FAULTS.items() for fault in faults],
     ids=lambda value: "" if isinstance(value, Kind) else value.__name__.strip("_"),
 )
+# Many stories have no place for a fault, and are drawn anew.
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture])
 @given(random=CHOICES, steps=STEPS, is_fifo=st.booleans(), one_consumer=st.booleans())
 def test_every_fault_is_found(
     kind: Kind, fault: Fault, random: Random, steps: int, is_fifo: bool, one_consumer: bool
