@@ -416,6 +416,11 @@ async def test_a_queue_that_nobody_made_is_not_found(client: httpx.AsyncClient) 
     assert fault(await client.delete(f"/v1/message/q/{NO_HANDLE}")) == (404, None)
 
 
+async def test_a_message_that_a_new_queue_would_not_take_makes_none(client: httpx.AsyncClient) -> None:
+    assert fault(await client.put("/v1/message/q", json={"msg": "a", "group": "g"})) == (400, "group")
+    assert fault(await client.get("/v1/queues/q")) == (404, None)
+
+
 async def test_the_metrics_tell_how_each_queue_stands(client: httpx.AsyncClient, keys: Keys, api_key: str) -> None:
     await put(client, "a", "b", "c")
     await take(client, 1)
