@@ -130,6 +130,7 @@ async def _main(name: str, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         loop.add_signal_handler(signal.SIGUSR1, setattr, consumer, "is_diligent", True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         await consumer.run(stopping)
 
 

@@ -50,10 +50,13 @@ class ClientProcess:
         self._name = name
         settings = msgspec.json.encode(self._settings).decode()
         command = [sys.executable, "-m", "tests.support.under_fire.clients", name, settings]
+        # Kept for the process until it can take it: it may be told to be diligent before it has begun.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         with self._settings.log(name).open("wb") as log:
             self._process = subprocess.Popen(
                 [*ended_with_us(), *command], cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class ProducerProcess(ClientProcess):
