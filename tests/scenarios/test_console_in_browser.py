@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
-from tests.support.browser import Visitor, chromium
+from tests.support.browser import DESKTOP, PHONE, Visitor
 from tests.support.server import DEADLINE_SECONDS, Server, serving, until
 
 pytestmark = [pytest.mark.scenario, pytest.mark.browser]
@@ -20,7 +20,6 @@ HOSTILE = {
     "recipients": ["a" * 60 + "@" + "b" * 60 + ".example"],
     "data": {"</pre><b>": "<img src=x onerror=alert(1)>"},
 }
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 expect.set_options(timeout=DEADLINE_SECONDS * 1000)
 
@@ -39,12 +38,6 @@ def event(number: int = 0, **more: object) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
 def server(browser: Browser) -> Iterator[Server]:  # noqa: ARG001 - without a browser there is nothing to serve
     """A server on which things have happened: queues in every state, mail, and text that breaks layouts."""
     with serving({"BELLRINGER_DIGEST_WINDOW_SECONDS": "1", "BELLRINGER_ORGANISATION": "acme"}) as running:
@@ -57,16 +50,6 @@ def server(browser: Browser) -> Iterator[Server]:  # noqa: ARG001 - without a br
         running.tell(HOSTILE)
         running.until_settled()
         yield running
-
-
-@pytest.fixture
-def visitor(browser: Browser, server: Server) -> Iterator[Visitor]:
-    """A reader who is signed in, and has nothing to complain about in the end."""
-    signed_in = Visitor(browser, server.url, viewport=DESKTOP)
-    signed_in.sign_in(server.key)
-    yield signed_in
-    signed_in.context.close()
-    assert signed_in.complaints == []
 
 
 def tile(visitor: Visitor, key: str) -> Locator:

@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 from playwright.sync_api import Browser, Locator, expect
-from tests.support.browser import Visitor, chromium
+from tests.support.browser import DESKTOP, PHONE, Visitor
 from tests.support.server import DEADLINE_SECONDS, Server, serving, until
 
 pytestmark = [pytest.mark.scenario, pytest.mark.browser]
 
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 LARGEST = 256 * 1024
 HOSTILE: list[dict[str, Any]] = [
@@ -37,12 +36,6 @@ expect.set_options(timeout=DEADLINE_SECONDS * 1000)
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
 def server(browser: Browser) -> Iterator[Server]:  # noqa: ARG001 - without a browser there is nothing to serve
     """A server with a full queue, a paused one, an empty one, dead letters, and bodies that break layouts."""
     with serving({"BELLRINGER_ORGANISATION": "acme"}) as running:
@@ -58,16 +51,6 @@ def server(browser: Browser) -> Iterator[Server]:  # noqa: ARG001 - without a br
         for message in LARGE:
             publish(running, "hostile", [message])
         yield running
-
-
-@pytest.fixture
-def visitor(browser: Browser, server: Server) -> Iterator[Visitor]:
-    """A reader who is signed in, and has nothing to complain about in the end."""
-    signed_in = Visitor(browser, server.url, viewport=DESKTOP)
-    signed_in.sign_in(server.key)
-    yield signed_in
-    signed_in.context.close()
-    assert signed_in.complaints == []
 
 
 def publish(server: Server, queue: str, messages: list[dict[str, Any]]) -> None:

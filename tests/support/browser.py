@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
+DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 SCREENSHOTS = Path(__file__).parent.parent / "screenshots"
 
 _ARGUMENTS = [
