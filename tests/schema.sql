@@ -108,72 +108,15 @@ CREATE FUNCTION bellringer.passed_by(in_queue integer, in_from bigint, in_to big
 
 CREATE FUNCTION bellringer.publish(queue text, body bytea, delay_seconds double precision DEFAULT NULL::double precision, message_group text DEFAULT NULL::text, deduplication_id text DEFAULT NULL::text, attributes jsonb DEFAULT NULL::jsonb, environment text DEFAULT NULL::text) RETURNS void
     LANGUAGE plpgsql
-    AS $_$
-#variable_conflict use_variable
-DECLARE
-    owners uuid[];
-    target record;
-    key text := deduplication_id;
-    frame bytea := '\x00'::bytea || body;
-    header jsonb;
-BEGIN
-    SELECT array_agg(found.id) INTO owners FROM bellringer.environments AS found
-    WHERE environment IS NULL OR found.organisation || '/' || found.name = environment;
-    IF owners IS NULL THEN
-        RAISE EXCEPTION 'there is no environment %', environment USING ERRCODE = 'invalid_parameter_value';
-    ELSIF cardinality(owners) > 1 THEN
-        RAISE EXCEPTION 'there are several environments: say which one' USING ERRCODE = 'invalid_parameter_value',
-            HINT = 'Add environment => ''organisation/name''.';
-    END IF;
-    SELECT * INTO target FROM bellringer.queues AS found WHERE found.environment_id = owners[1] AND found.name = queue;
-    IF target.id IS NULL THEN
-        RAISE EXCEPTION 'there is no queue %', queue USING ERRCODE = 'undefined_object';
-    ELSIF body IS NULL THEN
-        RAISE EXCEPTION 'the body must not be null' USING ERRCODE = 'null_value_not_allowed';
-    ELSIF octet_length(body) > target.max_body_bytes THEN
-        RAISE EXCEPTION 'a message of queue % holds at most % bytes', queue, target.max_body_bytes
-            USING ERRCODE = 'program_limit_exceeded';
-    ELSIF NOT COALESCE(delay_seconds, 0) BETWEEN 0 AND 43200 THEN
-        RAISE EXCEPTION 'delay_seconds must be from 0 to 43200' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF target.fifo <> (message_group IS NOT NULL) THEN
-        RAISE EXCEPTION 'a message of a FIFO queue, and no other, needs a message_group'
-            USING ERRCODE = 'invalid_parameter_value';
-    ELSIF NOT COALESCE(length(message_group), 1) BETWEEN 1 AND 128 OR NOT COALESCE(length(key), 1) BETWEEN 1 AND 128 THEN
-        RAISE EXCEPTION 'message_group and deduplication_id have 1 to 128 characters'
-            USING ERRCODE = 'invalid_parameter_value';
-    ELSIF jsonb_typeof(attributes) <> 'object' THEN
-        RAISE EXCEPTION 'attributes must be a JSON object' USING ERRCODE = 'invalid_parameter_value';
-    ELSIF jsonb_path_exists(attributes, '$.** ? (@.type() == "number" && (@ > 1e308 || @ < -1e308))')
-        OR jsonb_path_exists(attributes, '$.**{101}')
-    THEN
-        -- jsonb takes what no reader of JSON does, and a message that cannot be read would fail every claim it is in.
-        RAISE EXCEPTION 'attributes hold numbers of double precision, and are at most 100 levels deep'
-            USING ERRCODE = 'invalid_parameter_value';
-    ELSIF target.content_deduplication AND key IS NULL THEN
-        key := encode(sha256(body), 'hex');
-    END IF;
-    header := jsonb_strip_nulls(jsonb_build_object('g', message_group, 'd', key));
-    IF attributes <> '{}' THEN
-        header := header || jsonb_build_object('a', attributes);
-    END IF;
-    IF header <> '{}' THEN
-        frame := bellringer.add_to_header(frame, header);
-    END IF;
-    INSERT INTO bellringer.inbox (queue, delay_seconds, group_key, deduplication_id, payload)
-    VALUES (target.number, COALESCE(delay_seconds, target.delay_seconds), message_group, key, frame);
-END $_$;
+    AS $$ … $$;
 
 CREATE FUNCTION bellringer.publish(queue text, body jsonb, delay_seconds double precision DEFAULT NULL::double precision, message_group text DEFAULT NULL::text, deduplication_id text DEFAULT NULL::text, attributes jsonb DEFAULT NULL::jsonb, environment text DEFAULT NULL::text) RETURNS void
     LANGUAGE sql
-    AS $_$
-    SELECT bellringer.publish($1, convert_to($2::text, 'UTF8'), $3, $4, $5, $6, $7)
-$_$;
+    AS $$ … $$;
 
 CREATE FUNCTION bellringer.publish(queue text, body text, delay_seconds double precision DEFAULT NULL::double precision, message_group text DEFAULT NULL::text, deduplication_id text DEFAULT NULL::text, attributes jsonb DEFAULT NULL::jsonb, environment text DEFAULT NULL::text) RETURNS void
     LANGUAGE sql
-    AS $_$
-    SELECT bellringer.publish($1, convert_to($2, 'UTF8'), $3, $4, $5, $6, $7)
-$_$;
+    AS $$ … $$;
 
 CREATE FUNCTION bellringer.purge(in_queue integer) RETURNS bigint
     LANGUAGE plpgsql

@@ -23,7 +23,7 @@ def schema_of(cluster: Cluster, database: str) -> str:
     command = [str(binary("pg_dump")), "--schema-only", "--no-owner", "--no-privileges"]
     target = [f"--host={arguments['host']}", f"--port={arguments['port']}", f"--username={arguments['user']}"]
     dumped = subprocess.check_output([*command, *target, database], text=True, timeout=60)
-    dumped = re.sub(r"\$\$.*?\$\$", "$$ … $$", dumped, flags=re.DOTALL)  # the bodies stand in the migrations
+    dumped = re.sub(r"\$(_?)\$.*?\$\1\$", "$$ … $$", dumped, flags=re.DOTALL)  # the bodies stand in the migrations
     paragraphs = []
     for paragraph in dumped.split("\n\n"):
         lines = [line for line in paragraph.splitlines() if line and not is_noise(line)]
