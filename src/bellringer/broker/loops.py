@@ -33,7 +33,6 @@ class InboxMover(Loop):
         super().__init__("inbox mover", interval_seconds=broker.config.inbox_interval_seconds)
         self._database = database
         self._wakeups = broker.wakeups
-        self._wakeups.on_inbox = self.wake
         self._settled = 0
         self._highest = 0
         self._marks: deque[tuple[int, int]] = deque()

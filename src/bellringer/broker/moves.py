@@ -15,7 +15,7 @@ import asyncpg
 from bellringer.broker import queue_store
 from bellringer.broker.model import Message, MoveState, MoveTask, Publication, Queue
 from bellringer.broker.service import Broker, ReceiptNotHeld
-from bellringer.kernel.database import Connection, Database
+from bellringer.kernel.database import Database
 from bellringer.kernel.errors import Conflict, InvalidInput, NotFound
 from bellringer.kernel.ids import uuid7
 from bellringer.kernel.lease import Lease
@@ -149,8 +149,9 @@ class Mover(Loop):
     async def _carry(self, task: MoveTask, source: Queue, messages: Sequence[Message]) -> None:
         batches: defaultdict[UUID, list[Publication]] = defaultdict(list)
         destinations: dict[UUID, Queue] = {}
+        common = await self._common_destination(task)
         for message in messages:
-            destination = await self._destination(task, source, message)
+            destination = common or await self._origin(source, message)
             destinations[destination.id] = destination
             batches[destination.id].append(
                 Publication(
@@ -169,30 +170,29 @@ class Mover(Loop):
         for destination in destinations.values():
             self._broker.wakeups.wake(destination.id, len(batches[destination.id]))
 
-    async def _destination(self, task: MoveTask, source: Queue, message: Message) -> Queue:
-        if task.destination_id is not None:
-            async with self._database.connection() as connection:
-                found = await queue_store.find_queue_by_id(connection, task.destination_id)
-            if found is None:
-                raise NotFound("the destination is gone")
-            return found
+    async def _common_destination(self, task: MoveTask) -> Queue | None:
+        """Where all messages go; None when each goes to where it came from. Raises `NotFound`."""
+        if task.destination_id is None:
+            return None
+        async with self._database.connection() as connection:
+            found = await queue_store.find_queue_by_id(connection, task.destination_id)
+        if found is None:
+            raise NotFound("the destination is gone")
+        return found
+
+    async def _origin(self, source: Queue, message: Message) -> Queue:
         if message.origin is None:
             raise NotFound(f"message {message.id} came from no other queue: a destination is needed")
         return await self._broker.queue(source.environment_id, message.origin.queue)
 
     async def _end(self, task: MoveTask, state: MoveState, failure: str | None) -> None:
         async with self._database.connection() as connection:
-            await end(connection, task.id, state, failure)
+            await connection.execute(END, task.id, state, failure)
 
 
 def _id_of(task: MoveTask, message: Message) -> str:
     """A deduplication id of its own: by its body, a queue that knows it from a moment ago would drop the message."""
     return f"{task.id}:{message.id}"
-
-
-async def end(connection: Connection, move_id: UUID, state: MoveState, failure: str | None) -> None:
-    """End a move that runs."""
-    await connection.execute(END, move_id, state, failure)
 
 
 def _task(row: asyncpg.Record) -> MoveTask:

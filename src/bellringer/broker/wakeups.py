@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from uuid import UUID
 
@@ -23,7 +23,6 @@ class Wakeups:
     def __init__(self) -> None:
         self._waiting: defaultdict[UUID, deque[asyncio.Event]] = defaultdict(deque)
         self._closed = False
-        self.on_inbox: Callable[[], None] = _nobody
 
     @contextmanager
     def waiter(self, queue_id: UUID) -> Iterator[asyncio.Event]:
@@ -62,10 +61,6 @@ class Wakeups:
         self._closed = True
         for queue_id, line in list(self._waiting.items()):
             self.wake(queue_id, len(line))
-
-
-def _nobody() -> None:
-    """Nothing in this process moves the inbox: another one does, soon."""
 
 
 class PendingWatcher(Loop):
