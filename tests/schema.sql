@@ -310,6 +310,28 @@ CREATE TABLE bellringer.environments (
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
 );
 
+CREATE TABLE bellringer.executors (
+    id uuid NOT NULL,
+    host text NOT NULL,
+    process integer NOT NULL,
+    concurrency integer NOT NULL,
+    environment_id uuid,
+    running integer DEFAULT 0 NOT NULL,
+    held integer DEFAULT 0 NOT NULL,
+    started_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+COMMENT ON COLUMN bellringer.executors.environment_id IS 'Whose functions it has; null when it has none';
+
+CREATE TABLE bellringer.functions (
+    environment_id uuid NOT NULL,
+    name text NOT NULL,
+    parameters jsonb NOT NULL,
+    description text DEFAULT ''::text NOT NULL,
+    seen_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
 CREATE TABLE bellringer.idempotency_keys (
     environment_id uuid NOT NULL,
     key text NOT NULL,
@@ -331,6 +353,36 @@ ALTER TABLE ONLY bellringer.inbox ALTER COLUMN payload SET STORAGE EXTERNAL;
 
 ALTER TABLE bellringer.inbox ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME bellringer.inbox_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE bellringer.incidents (
+    id bigint NOT NULL,
+    environment_id uuid NOT NULL,
+    task bigint NOT NULL,
+    task_name text NOT NULL,
+    kind text NOT NULL,
+    fire_at timestamp with time zone,
+    last_fire_at timestamp with time zone,
+    fire_times integer DEFAULT 1 NOT NULL,
+    attempt integer,
+    cause text,
+    detail text,
+    at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    resolved_at timestamp with time zone,
+    CONSTRAINT incidents_kind_check CHECK ((kind = ANY (ARRAY['missed'::text, 'failed'::text, 'timed_out'::text, 'crashed'::text, 'skipped'::text, 'refused'::text])))
+);
+
+COMMENT ON COLUMN bellringer.incidents.last_fire_at IS 'Of fire times skipped together: the last, from fire_at on';
+
+COMMENT ON COLUMN bellringer.incidents.resolved_at IS 'When a failed occurrence was tried again';
+
+ALTER TABLE bellringer.incidents ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME bellringer.incidents_id_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -390,6 +442,46 @@ ALTER TABLE ONLY bellringer.notifications ALTER COLUMN environment_id SET STATIS
 COMMENT ON COLUMN bellringer.notifications.recipients IS 'Normalised addresses, sorted';
 
 COMMENT ON COLUMN bellringer.notifications.audience IS 'First 16 bytes of the SHA-256 of the recipients';
+
+CREATE TABLE bellringer.occurrences (
+    task bigint NOT NULL,
+    fire_at timestamp with time zone NOT NULL,
+    stage smallint NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    attempt integer DEFAULT 1 NOT NULL,
+    picked_at timestamp with time zone NOT NULL,
+    dispatched_at timestamp with time zone,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    outcome text,
+    detail text,
+    missed_cause text,
+    executor uuid,
+    is_manual boolean DEFAULT false NOT NULL,
+    cancel_requested boolean DEFAULT false NOT NULL,
+    CONSTRAINT occurrences_check CHECK (((ended_at IS NULL) = (outcome IS NULL))),
+    CONSTRAINT occurrences_outcome_check CHECK ((outcome = ANY (ARRAY['succeeded'::text, 'failed'::text, 'timed_out'::text, 'crashed'::text, 'cancelled'::text, 'skipped'::text])))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.05');
+
+COMMENT ON COLUMN bellringer.occurrences.due_at IS 'When it may start: the fire time, or later for a retry';
+
+COMMENT ON COLUMN bellringer.occurrences.detail IS 'Why it failed or was skipped';
+
+COMMENT ON COLUMN bellringer.occurrences.is_manual IS 'Asked for by hand; its fire time is the moment of that';
+
+CREATE TABLE bellringer.past_attempts (
+    task bigint NOT NULL,
+    fire_at timestamp with time zone NOT NULL,
+    attempt integer NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    dispatched_at timestamp with time zone,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    outcome text NOT NULL,
+    detail text,
+    executor uuid
+);
 
 CREATE TABLE bellringer.queue_samples (
     queue integer NOT NULL,
@@ -452,6 +544,36 @@ CREATE TABLE bellringer.receipt_secrets (
     CONSTRAINT receipt_secrets_id_check CHECK (id)
 );
 
+CREATE TABLE bellringer.run_durations (
+    subject text NOT NULL,
+    seconds real[] NOT NULL,
+    modified_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL
+);
+
+COMMENT ON COLUMN bellringer.run_durations.subject IS 'A task by its number, or what one-time tasks call in common';
+
+COMMENT ON COLUMN bellringer.run_durations.seconds IS 'The newest runs, newest last, 200 at most';
+
+CREATE TABLE bellringer.scheduler_samples (
+    environment_id uuid NOT NULL,
+    at timestamp with time zone NOT NULL,
+    picked bigint NOT NULL,
+    started bigint NOT NULL,
+    ended bigint NOT NULL,
+    failed bigint NOT NULL,
+    skipped bigint NOT NULL,
+    missed bigint NOT NULL,
+    wait_milliseconds bigint NOT NULL,
+    run_milliseconds bigint NOT NULL,
+    waits bigint[] NOT NULL,
+    picker_lag_seconds double precision NOT NULL,
+    queue_depth bigint NOT NULL
+);
+
+COMMENT ON TABLE bellringer.scheduler_samples IS 'How the scheduler stood, a row whenever something changed; totals';
+
+COMMENT ON COLUMN bellringer.scheduler_samples.waits IS 'Starts by how late they were: up to 0.1, 0.5, 1, 5, 10, 30 s, later';
+
 CREATE TABLE bellringer.tallies (
     owner uuid NOT NULL,
     name text NOT NULL,
@@ -470,6 +592,66 @@ WITH (autovacuum_vacuum_threshold='5000', autovacuum_vacuum_scale_factor='0');
 
 ALTER TABLE bellringer.tally_entries ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME bellringer.tally_entries_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE bellringer.tasks (
+    number bigint NOT NULL,
+    environment_id uuid NOT NULL,
+    name text NOT NULL,
+    queue integer NOT NULL,
+    once_at timestamp with time zone,
+    cron text,
+    time_zone text DEFAULT 'UTC'::text NOT NULL,
+    every_seconds double precision,
+    starting_at timestamp with time zone,
+    call jsonb NOT NULL,
+    payload text DEFAULT 'null'::text NOT NULL,
+    misfire text DEFAULT 'latest'::text NOT NULL,
+    misfire_limit integer DEFAULT 10 NOT NULL,
+    misfire_window_seconds double precision DEFAULT 3600 NOT NULL,
+    overlap text NOT NULL,
+    time_limit_seconds double precision DEFAULT 3600 NOT NULL,
+    max_retries integer DEFAULT 0 NOT NULL,
+    retry_first_seconds double precision DEFAULT 10 NOT NULL,
+    retry_cap_seconds double precision DEFAULT 3600 NOT NULL,
+    rerun_after_crash boolean DEFAULT false NOT NULL,
+    state text DEFAULT 'active'::text NOT NULL,
+    problem text,
+    is_planned boolean DEFAULT true NOT NULL,
+    next_fire_at timestamp with time zone,
+    running_fire_at timestamp with time zone,
+    waiting_fire_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    modified_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT tasks_check CHECK ((num_nonnulls(once_at, cron, every_seconds) = 1)),
+    CONSTRAINT tasks_check1 CHECK (((state = 'active'::text) OR (next_fire_at IS NULL))),
+    CONSTRAINT tasks_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'latest'::text, 'all'::text, 'window'::text]))),
+    CONSTRAINT tasks_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'replace'::text]))),
+    CONSTRAINT tasks_state_check CHECK ((state = ANY (ARRAY['active'::text, 'paused'::text, 'cancelled'::text, 'refused'::text])))
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02');
+
+COMMENT ON COLUMN bellringer.tasks.queue IS 'Number of the queue of the broker that its occurrences are handed to';
+
+COMMENT ON COLUMN bellringer.tasks.payload IS 'JSON, byte for byte as it was given';
+
+COMMENT ON COLUMN bellringer.tasks.problem IS 'Why it was refused, when what was scheduled in SQL is no valid task';
+
+COMMENT ON COLUMN bellringer.tasks.is_planned IS 'False: next_fire_at is no fire time but the moment from which a picker looks for the first one';
+
+COMMENT ON COLUMN bellringer.tasks.next_fire_at IS 'The first fire time without an occurrence; null when none is to come';
+
+COMMENT ON COLUMN bellringer.tasks.running_fire_at IS 'Where occurrences may not overlap: the one that runs';
+
+COMMENT ON COLUMN bellringer.tasks.waiting_fire_at IS 'Where occurrences may not overlap: the one that is next';
+
+ALTER TABLE bellringer.tasks ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME bellringer.tasks_number_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -553,11 +735,20 @@ ALTER TABLE ONLY bellringer.environments
 ALTER TABLE ONLY bellringer.environments
     ADD CONSTRAINT environments_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY bellringer.executors
+    ADD CONSTRAINT executors_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY bellringer.functions
+    ADD CONSTRAINT functions_pkey PRIMARY KEY (environment_id, name);
+
 ALTER TABLE ONLY bellringer.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (environment_id, key);
 
 ALTER TABLE ONLY bellringer.inbox
     ADD CONSTRAINT inbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY bellringer.incidents
+    ADD CONSTRAINT incidents_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY bellringer.leases
     ADD CONSTRAINT leases_pkey PRIMARY KEY (name);
@@ -570,6 +761,12 @@ ALTER TABLE ONLY bellringer.moves
 
 ALTER TABLE ONLY bellringer.notifications
     ADD CONSTRAINT notifications_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY bellringer.occurrences
+    ADD CONSTRAINT occurrences_pkey PRIMARY KEY (task, fire_at);
+
+ALTER TABLE ONLY bellringer.past_attempts
+    ADD CONSTRAINT past_attempts_pkey PRIMARY KEY (task, fire_at, attempt);
 
 ALTER TABLE ONLY bellringer.queue_samples
     ADD CONSTRAINT queue_samples_pkey PRIMARY KEY (queue, at);
@@ -586,11 +783,23 @@ ALTER TABLE ONLY bellringer.queues
 ALTER TABLE ONLY bellringer.receipt_secrets
     ADD CONSTRAINT receipt_secrets_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY bellringer.run_durations
+    ADD CONSTRAINT run_durations_pkey PRIMARY KEY (subject);
+
+ALTER TABLE ONLY bellringer.scheduler_samples
+    ADD CONSTRAINT scheduler_samples_pkey PRIMARY KEY (environment_id, at);
+
 ALTER TABLE ONLY bellringer.tallies
     ADD CONSTRAINT tallies_pkey PRIMARY KEY (owner, name);
 
 ALTER TABLE ONLY bellringer.tally_entries
     ADD CONSTRAINT tally_entries_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY bellringer.tasks
+    ADD CONSTRAINT tasks_environment_id_name_key UNIQUE (environment_id, name);
+
+ALTER TABLE ONLY bellringer.tasks
+    ADD CONSTRAINT tasks_pkey PRIMARY KEY (number);
 
 ALTER TABLE ONLY bellringer.tracked
     ADD CONSTRAINT tracked_pkey PRIMARY KEY (queue, seq);
@@ -622,13 +831,25 @@ CREATE INDEX idempotency_keys_created_at ON bellringer.idempotency_keys USING bt
 
 CREATE INDEX inbox_queue ON bellringer.inbox USING btree (queue, id);
 
+CREATE INDEX incidents_environment ON bellringer.incidents USING btree (environment_id, id);
+
+CREATE INDEX incidents_task ON bellringer.incidents USING btree (task, fire_at);
+
+CREATE INDEX incidents_unresolved ON bellringer.incidents USING btree (environment_id, id) WHERE ((resolved_at IS NULL) AND (kind = ANY (ARRAY['failed'::text, 'timed_out'::text, 'crashed'::text])));
+
 CREATE UNIQUE INDEX moves_running ON bellringer.moves USING btree (source_id) WHERE (state = 'running'::text);
 
 CREATE INDEX moves_source ON bellringer.moves USING btree (source_id, started_at);
 
 CREATE INDEX notifications_environment ON bellringer.notifications USING btree (environment_id, id);
 
+CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING brin (fire_at) WITH (pages_per_range='32');
+
+CREATE INDEX occurrences_open ON bellringer.occurrences USING btree (stage, due_at) WHERE (stage < 2);
+
 CREATE INDEX tally_entries_owner ON bellringer.tally_entries USING btree (owner);
+
+CREATE INDEX tasks_due ON bellringer.tasks USING btree (next_fire_at) WHERE (next_fire_at IS NOT NULL);
 
 CREATE INDEX tracked_busy_group ON bellringer.tracked USING btree (queue, group_key) WHERE ((group_key IS NOT NULL) AND (state = ANY (ARRAY['delayed'::bellringer.tracked_state, 'ready'::bellringer.tracked_state, 'held'::bellringer.tracked_state])));
 
@@ -651,3 +872,6 @@ ALTER TABLE ONLY bellringer.digest_items
 
 ALTER TABLE ONLY bellringer.emails
     ADD CONSTRAINT emails_digest_id_fkey FOREIGN KEY (digest_id) REFERENCES bellringer.digests(id) ON DELETE CASCADE;
+
+ALTER TABLE ONLY bellringer.tasks
+    ADD CONSTRAINT tasks_environment_id_fkey FOREIGN KEY (environment_id) REFERENCES bellringer.environments(id);

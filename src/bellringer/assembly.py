@@ -39,7 +39,7 @@ from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
 
-SUBSYSTEMS = ("kernel", "edge", "broker", "notifications")
+SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
 
 
