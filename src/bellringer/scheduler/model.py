@@ -309,7 +309,7 @@ def check_task_name(name: str) -> str:
     """Return the name of a task; raise `InvalidInput` when it is not one."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            "a task name is 1 to 128 letters, digits, dots, dashes, colons or underscores, and starts with a letter or digit",
+            "a task name is 1 to 128 letters, digits, dots, dashes, colons or underscores, the first a letter or digit",
             field="name",
         )
     return name
