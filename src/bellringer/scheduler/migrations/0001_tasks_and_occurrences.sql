@@ -99,8 +99,10 @@ CREATE TABLE bellringer.incidents (
     cause text,
     detail text,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    resolved_at timestamptz
+    resolved_at timestamptz,
+    is_announced boolean NOT NULL DEFAULT false
 );
+CREATE INDEX incidents_unannounced ON bellringer.incidents (id) WHERE NOT is_announced;
 CREATE INDEX incidents_environment ON bellringer.incidents (environment_id, id);
 CREATE INDEX incidents_unresolved ON bellringer.incidents (environment_id, id)
     WHERE resolved_at IS NULL AND kind IN ('failed', 'timed_out', 'crashed');
