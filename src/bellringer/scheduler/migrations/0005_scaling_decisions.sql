@@ -20,3 +20,20 @@ COMMENT ON COLUMN bellringer.scaling_decisions.waiting IS 'Runs that were due an
 COMMENT ON COLUMN bellringer.scaling_decisions.executors_seen IS 'Executors that showed themselves lately';
 COMMENT ON COLUMN bellringer.scaling_decisions.current IS 'Executors ordered before; null when the driver could not say';
 COMMENT ON COLUMN bellringer.scaling_decisions.problem IS 'Why the order failed; the next round tries again';
+
+CREATE FUNCTION bellringer.whole_seconds_until(moment timestamptz, now timestamptz) RETURNS integer
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN GREATEST(floor(extract(epoch FROM moment - now))::integer, -1);
+COMMENT ON FUNCTION bellringer.whole_seconds_until IS 'For the look-ahead; -1 for everything before now';
+
+CREATE FUNCTION bellringer.run_subject(task bellringer.tasks) RETURNS text
+    IMMUTABLE PARALLEL SAFE LANGUAGE sql
+    RETURN CASE WHEN task.once_at IS NULL THEN 'task ' || task.number ELSE
+        CASE task.call ->> 'type'
+            WHEN 'http' THEN 'http ' || split_part(task.call ->> 'url', '?', 1)
+            WHEN 'message' THEN 'message ' || (task.call ->> 'queue')
+            WHEN 'notification' THEN 'notification ' || (task.call ->> 'event_type')
+            ELSE 'function ' || (task.call ->> 'name')
+        END
+    END;
+COMMENT ON FUNCTION bellringer.run_subject IS 'The subject under which the durations of its runs are kept';

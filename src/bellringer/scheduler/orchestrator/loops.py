@@ -50,9 +50,7 @@ class Orchestrator(Loop):
             return False
         config = self._config
         async with self._database.connection() as connection:
-            standing = await store.read_standing(
-                connection, config.look_ahead_seconds, config.default_duration_seconds
-            )
+            standing = await store.read_standing(connection, config.look_ahead_seconds, config.default_duration_seconds)
             past = await store.read_past(connection, standing.now, config.quiet_seconds + 3 * config.interval_seconds)
             last = await store.last_desired(connection, self._driver.name)
         needs = await asyncio.to_thread(self._needs, standing)

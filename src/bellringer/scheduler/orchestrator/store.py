@@ -6,10 +6,11 @@ their number: the same ones round after round, whatever the order in which they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
+import asyncpg
 import msgspec
 
 from bellringer.kernel.database import Connection
@@ -19,94 +20,67 @@ from bellringer.scheduler.orchestrator.scaling import Decision, PastRound
 BUDGET = 20_000
 """How many tasks, and how many occurrences, are looked at more closely than counted."""
 
-_SECOND_OF_TASK = "GREATEST(floor(extract(epoch FROM next_fire_at - $1))::integer, -1)"
-_SECOND = "GREATEST(floor(extract(epoch FROM due_at - $1))::integer, -1)"
-# What `Invocation.subject` says, and the number of a recurring task.
-_SUBJECT = """CASE WHEN task.once_at IS NULL THEN 'task ' || task.number ELSE
-    CASE task.call ->> 'type'
-        WHEN 'http' THEN 'http ' || split_part(task.call ->> 'url', '?', 1)
-        WHEN 'message' THEN 'message ' || (task.call ->> 'queue')
-        WHEN 'notification' THEN 'notification ' || (task.call ->> 'event_type')
-        ELSE 'function ' || (task.call ->> 'name')
-    END
-END"""
-# A scalar subquery: looked up one by one by run_durations_pkey, however many the planner expects. In steps of 2 %,
-# upwards, so that tasks that take about as long are one row.
-_SECONDS = """(
-    SELECT exp(ceil(50 * ln(GREATEST((
-        SELECT percentile_disc(0.95) WITHIN GROUP (ORDER BY one) FROM unnest(known.seconds) AS one
-    ), 0.001)::float8)) / 50)
-    FROM bellringer.run_durations AS known WHERE known.subject = subject.subject
-)"""
-
-NOW = "SELECT clock_timestamp()"
-# Index: tasks_due.
-COUNT_TASKS = f"""
-SELECT {_SECOND_OF_TASK} AS second, count(*) AS total
+# Whole, so that the fire times of cron lie whole seconds ahead.
+NOW = "SELECT date_trunc('second', clock_timestamp())"
+# Indexes: tasks_due, occurrences_open.
+COUNT = """
+SELECT true AS is_task, bellringer.whole_seconds_until(next_fire_at, $1) AS second, count(*) AS total,
+    NULL::timestamptz AS first_due_at
 FROM bellringer.tasks
 WHERE next_fire_at <= $1 + make_interval(secs => $2) AND is_planned
-GROUP BY 1
-"""
-# Indexes: tasks_due, run_durations_pkey. $3 says of each second, from -1 on, how many tasks one of the sample stands for.
-SAMPLE_TASKS = f"""
-WITH drawn AS MATERIALIZED (
-    SELECT {_SECOND_OF_TASK} AS second, cron, time_zone, every_seconds, overlap = 'allow' AS may_overlap,
-        {_SUBJECT} AS subject, count(*) AS tasks
-    FROM bellringer.tasks AS task
-    WHERE next_fire_at <= $1 + make_interval(secs => $2) AND is_planned
-        AND mod(hashint8(number), COALESCE(($3::integer[])[{_SECOND_OF_TASK} + 2], 1)) = 0
-    GROUP BY 1, 2, 3, 4, 5, 6
-), subject AS (
-    SELECT DISTINCT subject FROM drawn
-), known AS MATERIALIZED (
-    SELECT subject, {_SECONDS} AS seconds FROM subject
-)
-SELECT drawn.second, drawn.cron, drawn.time_zone, drawn.every_seconds, drawn.may_overlap, known.seconds,
-    sum(drawn.tasks)::bigint AS tasks
-FROM drawn
-JOIN known ON known.subject = drawn.subject
-GROUP BY 1, 2, 3, 4, 5, 6
-"""
-# Index: occurrences_open.
-COUNT_OCCURRENCES = f"""
-SELECT {_SECOND} AS second, count(*) AS total, min(due_at) AS first_due_at
+GROUP BY 2
+UNION ALL
+SELECT false, bellringer.whole_seconds_until(due_at, $1), count(*), min(due_at)
 FROM bellringer.occurrences
 WHERE stage IN (0, 1) AND due_at <= $1 + make_interval(secs => $2)
-GROUP BY 1
+GROUP BY 2
 """
-# Indexes: occurrences_open, tasks_pkey, run_durations_pkey.
-SAMPLE_OCCURRENCES = f"""
-WITH drawn AS MATERIALIZED (
-    SELECT {_SECOND} AS second, occurrence.task AS number
-    FROM bellringer.occurrences AS occurrence
+# $3 and $4 say of each second, from -1 on, for how many tasks and occurrences one that is drawn stands. The p95 is a
+# scalar subquery: looked up one by one, however many the planner expects; and in steps of 2 %, upwards, so that tasks
+# that take about as long are one row. Indexes: tasks_due, occurrences_open, tasks_pkey, run_durations_pkey.
+SAMPLE = """
+WITH picked AS MATERIALIZED (
+    SELECT bellringer.whole_seconds_until(due_at, $1) AS second, task AS number
+    FROM bellringer.occurrences
     WHERE stage IN (0, 1) AND due_at <= $1 + make_interval(secs => $2)
-        AND mod(hashint8(occurrence.task), COALESCE(($3::integer[])[{_SECOND} + 2], 1)) = 0
-), named AS MATERIALIZED (
-    SELECT second, (SELECT {_SUBJECT} FROM bellringer.tasks AS task WHERE task.number = drawn.number) AS subject,
-        count(*) AS tasks
-    FROM drawn
-    GROUP BY 1, 2
-), subject AS (
-    SELECT DISTINCT subject FROM named
+        AND mod(hashint8(task), ($4::integer[])[bellringer.whole_seconds_until(due_at, $1) + 2]) = 0
+), drawn AS MATERIALIZED (
+    SELECT true AS is_task, bellringer.whole_seconds_until(next_fire_at, $1) AS second, cron, time_zone,
+        every_seconds, overlap = 'allow' AS may_overlap, bellringer.run_subject(task) AS subject, count(*) AS tasks
+    FROM bellringer.tasks AS task
+    WHERE next_fire_at <= $1 + make_interval(secs => $2) AND is_planned
+        AND mod(hashint8(number), ($3::integer[])[bellringer.whole_seconds_until(next_fire_at, $1) + 2]) = 0
+    GROUP BY 2, 3, 4, 5, 6, 7
+    UNION ALL
+    SELECT false, second, NULL, 'UTC', NULL, true,
+        (SELECT bellringer.run_subject(task) FROM bellringer.tasks AS task WHERE task.number = picked.number), count(*)
+    FROM picked
+    GROUP BY 2, 7
 ), known AS MATERIALIZED (
-    SELECT subject, {_SECONDS} AS seconds FROM subject
+    SELECT subject, (
+        SELECT exp(ceil(50 * ln(GREATEST((
+            SELECT percentile_disc(0.95) WITHIN GROUP (ORDER BY one) FROM unnest(durations.seconds) AS one
+        ), 0.001)::float8)) / 50)
+        FROM bellringer.run_durations AS durations WHERE durations.subject = drawn.subject
+    ) AS seconds
+    FROM (SELECT DISTINCT subject FROM drawn) AS drawn
 )
-SELECT named.second, known.seconds, sum(named.tasks)::bigint AS tasks
-FROM named
-JOIN known ON known.subject = named.subject
-GROUP BY 1, 2
+SELECT is_task, second, cron, time_zone, every_seconds, may_overlap, known.seconds, sum(tasks)::bigint AS tasks
+FROM drawn
+JOIN known USING (subject)
+GROUP BY 1, 2, 3, 4, 5, 6, 7
 """
 # A row for each executor: few.
 EXECUTORS = """
 SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running
 FROM bellringer.executors
-WHERE seen_at > $1 - interval '30 seconds'
+WHERE seen_at > $1::timestamptz - interval '30 seconds'
 """
 # Index: scaling_decisions_at.
 PAST = """
 SELECT extract(epoch FROM at)::float8 AS at, needed, current, CASE WHEN problem IS NULL THEN desired END AS desired
 FROM bellringer.scaling_decisions
-WHERE at > $1 - make_interval(secs => $2)
+WHERE at > $1::timestamptz - make_interval(secs => $2)
 ORDER BY at
 """
 RECORD = """
@@ -115,7 +89,7 @@ INSERT INTO bellringer.scaling_decisions
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 """
 # Index: scaling_decisions_at.
-FORGET = "DELETE FROM bellringer.scaling_decisions WHERE at < $1 - make_interval(secs => $2)"
+FORGET = "DELETE FROM bellringer.scaling_decisions WHERE at < $1::timestamptz - make_interval(secs => $2)"
 # Index: scaling_decisions_at.
 NEWEST = "SELECT * FROM bellringer.scaling_decisions ORDER BY at DESC LIMIT $1"
 LAST_DESIRED = """
@@ -157,49 +131,57 @@ async def read_standing(
     """How things stand now; a run of which nothing is known is taken to last `default_seconds`."""
     now: datetime = await connection.fetchval(NOW)
     span = (now, float(look_ahead_seconds))
-    tasks = {row["second"]: row["total"] for row in await connection.fetch(COUNT_TASKS, *span)}
-    drawn = await connection.fetch(SAMPLE_TASKS, *span, _strides(tasks, look_ahead_seconds, budget))
-    counted = await connection.fetch(COUNT_OCCURRENCES, *span)
-    occurrences = {row["second"]: row["total"] for row in counted}
-    picked = await connection.fetch(SAMPLE_OCCURRENCES, *span, _strides(occurrences, look_ahead_seconds, budget))
-    executors = await connection.fetchrow(EXECUTORS, now)
-    assert executors is not None
-    first_due_at = min((row["first_due_at"] for row in counted), default=now)
+    counted = await connection.fetch(COUNT, *span)
+    totals = {
+        is_task: {row["second"]: row["total"] for row in counted if row["is_task"] == is_task}
+        for is_task in (True, False)
+    }
+    strides = [_strides(totals[is_task], look_ahead_seconds, budget) for is_task in (True, False)]
+    drawn = await connection.fetch(SAMPLE, *span, *strides)
+    ((executors, running),) = await connection.fetch(EXECUTORS, now)
+    first_due_at = min((row["first_due_at"] for row in counted if row["first_due_at"] is not None), default=now)
     return Standing(
         now=now,
-        dues=[*_dues(drawn, tasks, default_seconds), *_dues(picked, occurrences, default_seconds)],
-        due=sum(tasks.values()) + sum(occurrences.values()),
-        waiting=occurrences.get(-1, 0),
+        dues=[
+            due
+            for is_task, seconds in totals.items()
+            for due in _dues([row for row in drawn if row["is_task"] == is_task], seconds, default_seconds)
+        ],
+        due=sum(row["total"] for row in counted),
+        waiting=totals[False].get(-1, 0),
         oldest_wait_seconds=max(0.0, (now - first_due_at).total_seconds()),
-        executors=executors["seen"],
-        running=executors["running"],
+        executors=executors,
+        running=running,
     )
 
 
 def _strides(totals: Mapping[int, int], look_ahead_seconds: int, budget: int) -> list[int]:
-    """Of how many tasks one is drawn, for each second from -1 on: a share of the budget for each that has any."""
+    """For how many one is drawn, for each second from -1 on: each that has any gets the same share of the budget."""
     share = max(1, budget // max(1, len(totals)))
-    return [-(-max(1, totals.get(second, 0)) // share) for second in range(-1, look_ahead_seconds + 1)]
+    return [max(1, -(-totals.get(second, 0) // share)) for second in range(-1, look_ahead_seconds + 1)]
 
 
-def _dues(rows: list[Any], totals: Mapping[int, int], default_seconds: float) -> list[Due]:
-    """The sample, made to stand for all. A second of which nothing was drawn gets what the whole sample is like."""
-    sampled: dict[int, int] = {}
+def _dues(rows: Sequence[asyncpg.Record], totals: Mapping[int, int], default_seconds: float) -> Iterator[Due]:
+    """The sample, made to stand for all. A second of which nothing was drawn is like all the others."""
+    sampled: Counter[int] = Counter()
     for row in rows:
-        sampled[row["second"]] = sampled.get(row["second"], 0) + row["tasks"]
-    found = [
-        Due(
-            **{**row, "seconds": default_seconds if row["seconds"] is None else row["seconds"]}
-            | {"tasks": row["tasks"] * totals.get(row["second"], row["tasks"]) / sampled[row["second"]]}
+        sampled[row["second"]] += row["tasks"]
+    work = 0.0
+    for row in rows:
+        seconds = default_seconds if row["seconds"] is None else row["seconds"]
+        work += row["tasks"] * seconds
+        yield Due(
+            second=row["second"],
+            tasks=row["tasks"] * totals[row["second"]] / sampled[row["second"]],
+            seconds=seconds,
+            cron=row["cron"],
+            time_zone=row["time_zone"],
+            every_seconds=row["every_seconds"],
+            may_overlap=row["may_overlap"],
         )
-        for row in map(dict, rows)
-    ]
-    missing = {second: total for second, total in totals.items() if second not in sampled}
-    if missing:
-        everything = sum(due.tasks for due in found)
-        mean = sum(due.tasks * due.seconds for due in found) / everything if everything else default_seconds
-        found += [Due(second=second, tasks=total, seconds=mean) for second, total in missing.items()]
-    return found
+    mean = work / sampled.total() if sampled else default_seconds
+    for second in totals.keys() - sampled.keys():
+        yield Due(second=second, tasks=totals[second], seconds=mean)
 
 
 async def read_past(connection: Connection, now: datetime, seconds: float) -> list[PastRound]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from pyreqwest.client import Client, ClientBuilder
@@ -29,7 +28,7 @@ def open_client(timeout_seconds: float, certificate_authority: bytes | None = No
 
 
 async def exchange(
-    client: Client, method: str, url: str, *, token: str | None, body: Any = None, content_type: str
+    client: Client, method: str, url: str, *, token: str | None, body: object = None, content_type: str
 ) -> bytes:
     """Send JSON and return the body of an answer of 2xx. Raises `DriverFailed`."""
     try:

@@ -5,7 +5,6 @@ The account needs `get` and `patch` on `deployments/scale`, and nothing else.
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
@@ -30,9 +29,8 @@ class Kubernetes:
     name = "kubernetes"
 
     def __init__(self, config: KubernetesConfig) -> None:
-        assert config.deployment is not None
         self._config = config
-        self._deployment = config.deployment
+        self._deployment = config.deployment or ""
         self._client: Client | None = None
 
     async def current(self) -> int:
@@ -58,8 +56,7 @@ class Kubernetes:
         # Read for each request: the token in the file is renewed every hour.
         token = read_secret(config.token_file)
         if self._client is None:
-            authority = read_file(config.ca_file) if Path(config.ca_file).exists() else None
-            self._client = open_client(config.timeout_seconds, authority)
+            self._client = open_client(config.timeout_seconds, read_file(config.ca_file))
         try:
             return await exchange(
                 self._client,

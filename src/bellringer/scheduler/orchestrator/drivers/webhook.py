@@ -19,8 +19,7 @@ class Webhook:
     name = "webhook"
 
     def __init__(self, config: WebhookConfig) -> None:
-        assert config.url is not None
-        self._url = config.url
+        self._url = config.url or ""
         self._config = config
         self._client: Client | None = None
 
