@@ -40,7 +40,7 @@ from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
 from bellringer.scheduler.executor import Executor
-from bellringer.scheduler.loops import Announcer, Collector, Watcher
+from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import calls_queue
 
@@ -166,6 +166,7 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
                 Announcer(database, broker),
                 Watcher(database, config.scheduler),
                 Collector(database, config.scheduler),
+                Replanner(database, config.scheduler),
             ],
             workers=[
                 Mover(database, broker),
