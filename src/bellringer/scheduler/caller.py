@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from bellringer.kernel.database import Connection
 from bellringer.scheduler.model import Invocation
 
-Effect: TypeAlias = Callable[[Connection], Awaitable[None]]
-"""Something to do in the transaction that records the end of a run, as its last statements."""
+
+class Effect(Protocol):
+    """Something to do in the transaction that records the end of a run, as its last statements."""
+
+    @property
+    def order(self) -> int:
+        """Where it comes among the effects that share a transaction, so that no two transactions wait for each other."""
+        ...
+
+    async def __call__(self, connection: Connection) -> None:
+        """Do it. An error means that the run failed, and ends the transaction."""
+        ...
+
+    def committed(self) -> None:
+        """Called after the commit."""
+        ...
 
 
 class Caller(Protocol):
