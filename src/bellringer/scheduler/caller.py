@@ -9,19 +9,14 @@ from bellringer.scheduler.model import Invocation
 
 
 class Effect(Protocol):
-    """Something to do in the transaction that records the end of a run, as its last statements."""
+    """Something to do in the transaction that records the end of a run: both happen, or neither."""
 
-    @property
-    def order(self) -> int:
-        """Where it comes among the effects that share a transaction, so that no two transactions wait for each other."""
-        ...
-
-    async def __call__(self, connection: Connection) -> None:
-        """Do it. An error means that the run failed, and ends the transaction."""
+    async def apply(self, connection: Connection) -> None:
+        """Do it, as the last statements of the transaction. What it raises makes the run a failure."""
         ...
 
     def committed(self) -> None:
-        """Called after the commit."""
+        """Learn that the transaction has committed. May not raise."""
         ...
 
 
