@@ -88,7 +88,8 @@ class Seed(Scheduler):
     async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
         async with connected(arguments) as connection:
             await connection.execute(
-                "INSERT INTO tasks (task, scheduled_at) SELECT 'no_op:' || number, $2 FROM generate_series(1, $1) number",
+                "INSERT INTO tasks (task, scheduled_at)"
+                " SELECT 'no_op:' || number, $2 FROM generate_series(1, $1) number",
                 tasks,
                 datetime.fromtimestamp(fire_at, UTC),
                 timeout=3600,

@@ -18,9 +18,10 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from bench.queue_work import Postgres, percentile, running_postgres
 from bench.queue_contestants import connected
+from bench.queue_work import Postgres, percentile, running_postgres
 from bench.scheduler_apscheduler import ApScheduler
+from bench.scheduler_bellringer import Bellringer, BellringerAlone
 from bench.scheduler_contestants import BatchedSeed, Scheduler, Seed
 from bench.scheduler_procrastinate import Procrastinate, ProcrastinatePeriodic
 from bench.scheduler_work import Job, Marks, check_alive, running, wait_for_count
@@ -30,6 +31,8 @@ TASKS = 10_000
 BOUND_SECONDS = 120.0
 PROMISE_SECONDS = 30.0
 CONTESTANTS: tuple[Scheduler, ...] = (
+    Bellringer(),
+    BellringerAlone(),
     Seed(),
     BatchedSeed(),
     Procrastinate(),

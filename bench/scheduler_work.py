@@ -55,7 +55,7 @@ class Marks:
 
     def count(self) -> int:
         """How many there are by now."""
-        return os.stat(self.path).st_size // _MARK.size
+        return os.fstat(self._file).st_size // _MARK.size
 
     def read(self) -> list[float]:
         """All of them, in seconds since 1970."""
@@ -86,8 +86,9 @@ def running(
     processes: list[subprocess.Popen[bytes]] = []
     with (directory / "processes.log").open("ab") as log:
         try:
-            for line in commands:
-                processes.append(subprocess.Popen(line, cwd=directory, env=environment, stdout=log, stderr=log))
+            processes.extend(
+                subprocess.Popen(line, cwd=directory, env=environment, stdout=log, stderr=log) for line in commands
+            )
             yield processes
         finally:
             for process in processes:
