@@ -46,6 +46,10 @@ CREATE FUNCTION bellringer.collect(in_queue integer, in_from bigint, in_limit in
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.count_tasks(environments uuid[], names text[], changes bigint[]) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.dead_letter(in_queue integer, in_seq bigint, in_attempts integer, in_claimed_at timestamp with time zone, in_group text, in_letters integer) RETURNS void
     LANGUAGE sql
     AS $$ … $$;
@@ -64,6 +68,10 @@ CREATE FUNCTION bellringer.drain_inbox(in_after bigint, in_limit integer, in_byt
 
 CREATE FUNCTION bellringer.due_queues(in_seconds double precision) RETURNS TABLE(number integer, id uuid)
     LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.end_attempts(in_tasks bigint[], in_fire_ats timestamp with time zone[], in_attempts integer[], in_outcomes text[], in_details text[]) RETURNS TABLE(place bigint, is_recorded boolean)
+    LANGUAGE plpgsql
     AS $$ … $$;
 
 CREATE FUNCTION bellringer.finish(in_queue integer, in_claim bigint, in_seqs int8multirange, OUT finished int8multirange, OUT repeated int8multirange) RETURNS record
@@ -86,6 +94,10 @@ CREATE FUNCTION bellringer.head_of(in_queue integer, OUT next_seq bigint, OUT la
     LANGUAGE sql STABLE
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.is_tried_again(state text, max_retries integer, rerun_after_crash boolean, outcome text, attempt integer) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.leave_claim(in_queue integer, in_claim bigint, in_outcome bellringer.outcome, in_seqs int8multirange) RETURNS void
     LANGUAGE sql
     AS $$ … $$;
@@ -102,8 +114,71 @@ CREATE FUNCTION bellringer.lock_order_of_fifo(in_queues integer[]) RETURNS void
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE TABLE bellringer.tasks (
+    number bigint NOT NULL,
+    environment_id uuid NOT NULL,
+    name text NOT NULL,
+    queue integer NOT NULL,
+    once_at timestamp with time zone,
+    cron text,
+    time_zone text DEFAULT 'UTC'::text NOT NULL,
+    every_seconds double precision,
+    starting_at timestamp with time zone,
+    call jsonb NOT NULL,
+    payload text DEFAULT 'null'::text NOT NULL,
+    misfire text DEFAULT 'latest'::text NOT NULL,
+    misfire_limit integer DEFAULT 10 NOT NULL,
+    misfire_window_seconds double precision DEFAULT 3600 NOT NULL,
+    overlap text NOT NULL,
+    time_limit_seconds double precision DEFAULT 3600 NOT NULL,
+    max_retries integer DEFAULT 0 NOT NULL,
+    retry_first_seconds double precision DEFAULT 10 NOT NULL,
+    retry_cap_seconds double precision DEFAULT 3600 NOT NULL,
+    rerun_after_crash boolean DEFAULT false NOT NULL,
+    state text DEFAULT 'active'::text NOT NULL,
+    problem text,
+    is_planned boolean DEFAULT true NOT NULL,
+    next_fire_at timestamp with time zone,
+    running_fire_at timestamp with time zone,
+    waiting_fire_at timestamp with time zone,
+    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    modified_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    CONSTRAINT tasks_check CHECK ((num_nonnulls(once_at, cron, every_seconds) = 1)),
+    CONSTRAINT tasks_check1 CHECK (((state = 'active'::text) OR (next_fire_at IS NULL))),
+    CONSTRAINT tasks_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'latest'::text, 'all'::text, 'window'::text]))),
+    CONSTRAINT tasks_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'replace'::text]))),
+    CONSTRAINT tasks_state_check CHECK ((state = ANY (ARRAY['active'::text, 'paused'::text, 'cancelled'::text, 'refused'::text])))
+)
+WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02');
+
+COMMENT ON COLUMN bellringer.tasks.queue IS 'Number of the queue of the broker that its occurrences are handed to';
+
+COMMENT ON COLUMN bellringer.tasks.payload IS 'JSON, byte for byte as it was given';
+
+COMMENT ON COLUMN bellringer.tasks.problem IS 'Why it was refused, when what was scheduled in SQL is no valid task';
+
+COMMENT ON COLUMN bellringer.tasks.is_planned IS 'False: next_fire_at is no fire time but the moment from which a picker looks for the first one';
+
+COMMENT ON COLUMN bellringer.tasks.next_fire_at IS 'The first fire time without an occurrence; null when none is to come';
+
+COMMENT ON COLUMN bellringer.tasks.running_fire_at IS 'Where occurrences may not overlap: the one that runs';
+
+COMMENT ON COLUMN bellringer.tasks.waiting_fire_at IS 'Where occurrences may not overlap: the one that is next';
+
+CREATE FUNCTION bellringer.may_start(in_task bellringer.tasks, in_fire_at timestamp with time zone) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.miss_cause(due_at timestamp with time zone, picked_at timestamp with time zone, dispatched_at timestamp with time zone, held_seconds double precision, ready_seconds double precision) RETURNS text
+    LANGUAGE sql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.passed_by(in_queue integer, in_from bigint, in_to bigint) RETURNS int8multirange
     LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.pick(numbers bigint[], next_fire_ats timestamp with time zone[], problems text[], run_tasks bigint[], run_fire_ats timestamp with time zone[], skip_tasks bigint[], skip_fire_ats timestamp with time zone[]) RETURNS void
+    LANGUAGE plpgsql
     AS $$ … $$;
 
 CREATE FUNCTION bellringer.publish(queue text, body bytea, delay_seconds double precision DEFAULT NULL::double precision, message_group text DEFAULT NULL::text, deduplication_id text DEFAULT NULL::text, attributes jsonb DEFAULT NULL::jsonb, environment text DEFAULT NULL::text) RETURNS void
@@ -140,6 +215,14 @@ CREATE FUNCTION bellringer.settle_groups(in_queue integer, in_groups text[]) RET
 
 CREATE FUNCTION bellringer.size(in_seqs int8multirange) RETURNS bigint
     LANGUAGE sql IMMUTABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.skip_occurrence(in_task bellringer.tasks, in_fire_at timestamp with time zone, reason text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.start_occurrences(in_executor uuid, in_tasks bigint[], in_fire_ats timestamp with time zone[], in_attempts integer[], in_dispatched_ats timestamp with time zone[], held_seconds double precision[], ready_seconds double precision[], promise_seconds double precision, lost_seconds double precision) RETURNS TABLE(place bigint, verdict text, wait_seconds double precision, environment_id uuid, name text, call text, payload text, time_limit_seconds double precision, is_recurring boolean)
+    LANGUAGE plpgsql
     AS $$ … $$;
 
 CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer, in_seconds double precision) RETURNS integer
@@ -374,6 +457,7 @@ CREATE TABLE bellringer.incidents (
     detail text,
     at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     resolved_at timestamp with time zone,
+    is_announced boolean DEFAULT false NOT NULL,
     CONSTRAINT incidents_kind_check CHECK ((kind = ANY (ARRAY['missed'::text, 'failed'::text, 'timed_out'::text, 'crashed'::text, 'skipped'::text, 'refused'::text])))
 );
 
@@ -599,57 +683,6 @@ ALTER TABLE bellringer.tally_entries ALTER COLUMN id ADD GENERATED ALWAYS AS IDE
     CACHE 1
 );
 
-CREATE TABLE bellringer.tasks (
-    number bigint NOT NULL,
-    environment_id uuid NOT NULL,
-    name text NOT NULL,
-    queue integer NOT NULL,
-    once_at timestamp with time zone,
-    cron text,
-    time_zone text DEFAULT 'UTC'::text NOT NULL,
-    every_seconds double precision,
-    starting_at timestamp with time zone,
-    call jsonb NOT NULL,
-    payload text DEFAULT 'null'::text NOT NULL,
-    misfire text DEFAULT 'latest'::text NOT NULL,
-    misfire_limit integer DEFAULT 10 NOT NULL,
-    misfire_window_seconds double precision DEFAULT 3600 NOT NULL,
-    overlap text NOT NULL,
-    time_limit_seconds double precision DEFAULT 3600 NOT NULL,
-    max_retries integer DEFAULT 0 NOT NULL,
-    retry_first_seconds double precision DEFAULT 10 NOT NULL,
-    retry_cap_seconds double precision DEFAULT 3600 NOT NULL,
-    rerun_after_crash boolean DEFAULT false NOT NULL,
-    state text DEFAULT 'active'::text NOT NULL,
-    problem text,
-    is_planned boolean DEFAULT true NOT NULL,
-    next_fire_at timestamp with time zone,
-    running_fire_at timestamp with time zone,
-    waiting_fire_at timestamp with time zone,
-    created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    modified_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
-    CONSTRAINT tasks_check CHECK ((num_nonnulls(once_at, cron, every_seconds) = 1)),
-    CONSTRAINT tasks_check1 CHECK (((state = 'active'::text) OR (next_fire_at IS NULL))),
-    CONSTRAINT tasks_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'latest'::text, 'all'::text, 'window'::text]))),
-    CONSTRAINT tasks_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'replace'::text]))),
-    CONSTRAINT tasks_state_check CHECK ((state = ANY (ARRAY['active'::text, 'paused'::text, 'cancelled'::text, 'refused'::text])))
-)
-WITH (fillfactor='80', autovacuum_vacuum_scale_factor='0.02', autovacuum_analyze_scale_factor='0.02');
-
-COMMENT ON COLUMN bellringer.tasks.queue IS 'Number of the queue of the broker that its occurrences are handed to';
-
-COMMENT ON COLUMN bellringer.tasks.payload IS 'JSON, byte for byte as it was given';
-
-COMMENT ON COLUMN bellringer.tasks.problem IS 'Why it was refused, when what was scheduled in SQL is no valid task';
-
-COMMENT ON COLUMN bellringer.tasks.is_planned IS 'False: next_fire_at is no fire time but the moment from which a picker looks for the first one';
-
-COMMENT ON COLUMN bellringer.tasks.next_fire_at IS 'The first fire time without an occurrence; null when none is to come';
-
-COMMENT ON COLUMN bellringer.tasks.running_fire_at IS 'Where occurrences may not overlap: the one that runs';
-
-COMMENT ON COLUMN bellringer.tasks.waiting_fire_at IS 'Where occurrences may not overlap: the one that is next';
-
 ALTER TABLE bellringer.tasks ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
     SEQUENCE NAME bellringer.tasks_number_seq
     START WITH 1
@@ -835,6 +868,8 @@ CREATE INDEX incidents_environment ON bellringer.incidents USING btree (environm
 
 CREATE INDEX incidents_task ON bellringer.incidents USING btree (task, fire_at);
 
+CREATE INDEX incidents_unannounced ON bellringer.incidents USING btree (id) WHERE (NOT is_announced);
+
 CREATE INDEX incidents_unresolved ON bellringer.incidents USING btree (environment_id, id) WHERE ((resolved_at IS NULL) AND (kind = ANY (ARRAY['failed'::text, 'timed_out'::text, 'crashed'::text])));
 
 CREATE UNIQUE INDEX moves_running ON bellringer.moves USING btree (source_id) WHERE (state = 'running'::text);
@@ -850,6 +885,8 @@ CREATE INDEX occurrences_open ON bellringer.occurrences USING btree (stage, due_
 CREATE INDEX tally_entries_owner ON bellringer.tally_entries USING btree (owner);
 
 CREATE INDEX tasks_due ON bellringer.tasks USING btree (next_fire_at) WHERE (next_fire_at IS NOT NULL);
+
+CREATE INDEX tasks_once_at ON bellringer.tasks USING btree (once_at) WHERE (once_at IS NOT NULL);
 
 CREATE INDEX tracked_busy_group ON bellringer.tracked USING btree (queue, group_key) WHERE ((group_key IS NOT NULL) AND (state = ANY (ARRAY['delayed'::bellringer.tracked_state, 'ready'::bellringer.tracked_state, 'held'::bellringer.tracked_state])));
 
