@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 import msgspec
 
 from bellringer.kernel.database import Connection
-from bellringer.kernel.errors import BellringerError, StartupError
+from bellringer.kernel.errors import StartupError
 from bellringer.scheduler.definition import check_definition
 from bellringer.scheduler.model import (
     FunctionCall,
