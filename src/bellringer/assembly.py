@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
-from bellringer.broker.loops import Collector, InboxMover, Sweeper
+from bellringer.broker.loops import Collector as BrokerCollector
+from bellringer.broker.loops import InboxMover, Sweeper
 from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
 from bellringer.broker.samples import Sampler
@@ -38,6 +39,10 @@ from bellringer.notifications.digests.loops import CLOSED_QUEUE, DigestCloser, D
 from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.executor import Executor
+from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
+from bellringer.scheduler.picker import Dispatcher, Picker
+from bellringer.scheduler.queues import calls_queue
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
@@ -49,21 +54,27 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys
     notifications: Notifications
     foundation: list[Service]
+    upkeep: list[Service]
     workers: list[Service]
+    pickers: list[Service]
+    executors: list[Service]
     api: list[HttpServer]
 
 
 @asynccontextmanager
-async def open_database(config: Config, *, watch: list[Service] | None = None) -> AsyncIterator[Database]:
-    """The migrated database: external, or the embedded one, which is started unless a live process runs it already.
+async def open_database(
+    config: Config, *, watch: list[Service] | None = None, shared: bool = True
+) -> AsyncIterator[Database]:
+    """The migrated database: external, or the embedded one.
 
-    The service that keeps an embedded server up is added to `watch`. Raises `StartupError`.
+    `shared`: an embedded one that a live process runs already will do. One that is started here is kept up by a
+    service, which is added to `watch`. Raises `StartupError`.
     """
     async with AsyncExitStack() as stack:
         arguments = None
         if config.database.url is None:
             embedded_config = EmbeddedPostgresConfig(data_directory=Path(config.data_directory))
-            if watch is None:
+            if shared:
                 arguments = running_server(embedded_config)
             if arguments is None:
                 server = EmbeddedPostgres(embedded_config)
@@ -79,10 +90,13 @@ async def open_database(config: Config, *, watch: list[Service] | None = None) -
 
 
 @asynccontextmanager
-async def assemble(config: Config) -> AsyncIterator[Assembly]:
-    """Build everything; on exit write what is still in memory and close what was opened. Raises `StartupError`."""
+async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Assembly]:
+    """Build everything; on exit write what is still in memory and close what was opened. Raises `StartupError`.
+
+    `shared`: use the embedded database of another process, if one runs it.
+    """
     watch: list[Service] = []
-    async with open_database(config, watch=watch) as database, AsyncExitStack() as stack:
+    async with open_database(config, watch=watch, shared=shared) as database, AsyncExitStack() as stack:
         settings = config.notifications
         keys = Keys(database, SystemClock())
         broker = Broker(database, config.broker)
@@ -115,6 +129,10 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
         joiner = Joiner(database, broker, accepted, digests)
         grouper = Grouper(database, broker, closed, outbound, digests)
 
+        dispatcher = Dispatcher(database, broker, config.scheduler)
+        picker = Picker(database, dispatcher, config.scheduler)
+        executor = Executor(database, broker, [await calls_queue(broker)], {}, config.scheduler)
+
         stopping = asyncio.Event()
 
         def end_waits() -> None:
@@ -140,18 +158,26 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             keys=keys,
             notifications=notifications,
             foundation=[*watch, PendingWatcher(database, broker.wakeups), InboxMover(database, broker)],
-            workers=[
+            upkeep=[
                 TallyFolder(database),
                 Sweeper(database, broker),
-                Collector(database, broker),
-                Mover(database, broker),
+                BrokerCollector(database, broker),
                 Sampler(database),
+                Announcer(database, broker),
+                Watcher(database, config.scheduler),
+                Collector(database, config.scheduler),
+                Replanner(database, config.scheduler),
+            ],
+            workers=[
+                Mover(database, broker),
                 Expirer(database, settings),
                 Consumer(broker, outbound, sender.handle, _take(100, visibility)),
                 Consumer(broker, closed, grouper.handle, _take(10, visibility)),
                 DigestCloser(database, broker, closed),
                 Consumer(broker, accepted, joiner.handle, _take(1000, visibility)),
             ],
+            pickers=[dispatcher, picker],
+            executors=[executor],
             api=[http_server],
         )
 
