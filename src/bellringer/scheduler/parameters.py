@@ -99,7 +99,11 @@ class Signature:
                 fields.append((f"field_{number}", hint, msgspec.field(name=parameter.name)))
             else:
                 fields.append(
-                    (f"field_{number}", hint | msgspec.UnsetType, msgspec.field(name=parameter.name, default=msgspec.UNSET))
+                    (
+                        f"field_{number}",
+                        hint | msgspec.UnsetType,
+                        msgspec.field(name=parameter.name, default=msgspec.UNSET),
+                    )
                 )
         shape = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=self._rest is None)
         return msgspec.json.Decoder(shape)

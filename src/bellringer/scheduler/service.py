@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from bellringer.broker import SYSTEM_ENVIRONMENT, Broker
+from bellringer.broker import Broker
 from bellringer.kernel.database import Connection, Database
 from bellringer.kernel.errors import Conflict, InvalidInput, NotFound
 from bellringer.kernel.ids import uuid7
@@ -30,13 +30,14 @@ from bellringer.scheduler.model import (
     TaskState,
     check_task_name,
 )
-from bellringer.scheduler.queues import queue_of_call
+from bellringer.scheduler.queues import queue_of
 from bellringer.scheduler.task_store import LockedTask
 
 LARGEST_PAGE = 1000
 LONGEST_CALENDAR_HOURS = 7 * 24
 MOST_PREVIEWED = 1000
 
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 _FAR = datetime.max.replace(tzinfo=UTC)
 _DELETE_BATCH = 10_000
 
@@ -110,7 +111,13 @@ class Tasks:
         return tasks[0]
 
     async def page(
-        self, environment_id: UUID, *, state: TaskState | None = None, prefix: str = "", after: str = "", limit: int = 50
+        self,
+        environment_id: UUID,
+        *,
+        state: TaskState | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 50,
     ) -> TaskPage:
         """The tasks whose names come after that one, by name. Raises `InvalidInput`.
 
@@ -126,7 +133,13 @@ class Tasks:
             return TaskPage(tasks=await task_store.read_tasks(connection, names.numbers), next=names.next)
 
     async def list(
-        self, environment_id: UUID, *, state: TaskState | None = None, prefix: str = "", after: str = "", limit: int = 50
+        self,
+        environment_id: UUID,
+        *,
+        state: TaskState | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 50,
     ) -> list[Task]:
         """The tasks of a `page`."""
         return (await self.page(environment_id, state=state, prefix=prefix, after=after, limit=limit)).tasks
@@ -298,9 +311,7 @@ class Tasks:
             created_at=now,
         )
 
-    async def _change(
-        self, connection: Connection, stored: LockedTask, definition: TaskDefinition, queue: int
-    ) -> None:
+    async def _change(self, connection: Connection, stored: LockedTask, definition: TaskDefinition, queue: int) -> None:
         """Change a task under its lock, unless it is the same already."""
         goes_on = stored.state in {TaskState.ACTIVE, TaskState.PAUSED}
         if goes_on and _are_same(stored.definition, definition):
@@ -312,9 +323,7 @@ class Tasks:
             check_schedule(definition.schedule, now=now)
             await task_store.give_up_missed(connection, stored.number, now, "the schedule was changed")
             at = _time_of(definition.schedule, now)
-        await task_store.change_task(
-            connection, stored.number, definition, queue=queue, at=at, modified_at=now
-        )
+        await task_store.change_task(connection, stored.number, definition, queue=queue, at=at, modified_at=now)
         first_gone = await task_store.unpick(connection, stored.number, now, is_other_schedule=not is_same_schedule)
         if stored.state is TaskState.PAUSED:
             return
@@ -341,8 +350,7 @@ class Tasks:
         return await self.read(environment_id, name)
 
     async def _queue_of(self, environment_id: UUID, definition: TaskDefinition) -> int:
-        name = queue_of_call(environment_id, definition.call)
-        return (await self._broker.ensure_queue(SYSTEM_ENVIRONMENT, name)).number
+        return (await queue_of(self._broker, environment_id, definition.call)).number
 
 
 def preview(schedule: Schedule, count: int, now: datetime) -> list[datetime]:
@@ -355,3 +363,75 @@ def preview(schedule: Schedule, count: int, now: datetime) -> list[datetime]:
         return [at.astimezone(UTC)]
     upcoming = fire_times_of(schedule, created_at=now).upcoming(now)
     return [fire_time for fire_time, _ in zip(upcoming, range(count), strict=False)]
+
+
+def _completed(definition: TaskDefinition) -> TaskDefinition:
+    """A definition that is valid whenever it is stored, with its policy for overlaps. Raises `InvalidInput`."""
+    check_schedule(definition.schedule, now=_LONG_AGO)
+    default = Overlap.SKIP if definition.schedule.is_recurring else Overlap.ALLOW
+    return msgspec.structs.replace(definition, overlap=definition.overlap or default)
+
+
+def _are_same(one: TaskDefinition, other: TaskDefinition) -> bool:
+    """Whether two definitions say the same, however their payloads are written."""
+    nothing = msgspec.Raw(b"null")
+    if msgspec.structs.replace(one, payload=nothing) != msgspec.structs.replace(other, payload=nothing):
+        return False
+    return bytes(one.payload) == bytes(other.payload) or (
+        msgspec.json.decode(one.payload) == msgspec.json.decode(other.payload)
+    )
+
+
+def _time_of(schedule: Schedule, now: datetime) -> datetime | None:
+    """The one time of a schedule that is given now; None if it is recurring."""
+    if schedule.delay_seconds is not None:
+        return now + timedelta(seconds=schedule.delay_seconds)
+    return schedule.at
+
+
+def _first_fire_time(task: LockedTask, moment: datetime) -> datetime | None:
+    """The first fire time after a moment."""
+    if task.at is not None:
+        return task.at if task.at > moment else None
+    return fire_times_of(task.definition.schedule, created_at=task.created_at).after(moment)
+
+
+async def _number(connection: Connection, environment_id: UUID, name: str) -> TaskNumber:
+    number = await task_store.find_number(connection, environment_id, check_task_name(name))
+    if number is None:
+        raise _no_task(name)
+    return number
+
+
+async def _locked(connection: Connection, environment_id: UUID, name: str) -> LockedTask:
+    stored = await task_store.lock_task(connection, environment_id, check_task_name(name))
+    if stored is None:
+        raise _no_task(name)
+    return stored
+
+
+async def _occurrence(connection: Connection, number: TaskNumber, name: str, fire_at: datetime) -> Occurrence:
+    found = await history_store.find_occurrence(connection, number, name, fire_at)
+    if found is None:
+        raise NotFound(f"the task {name} has no occurrence at {fire_at.isoformat()}")
+    return found
+
+
+def _no_task(name: str) -> NotFound:
+    return NotFound(f"there is no task {name}")
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidInput(f"limit must be from 1 to {LARGEST_PAGE}", field="limit")
+
+
+def _check_text(value: str, field: str) -> None:
+    if "\x00" in value:
+        raise InvalidInput(f"{field} holds a character that no name has", field=field)
+
+
+def _aware(moment: datetime, field: str) -> datetime:
+    if moment.tzinfo is None:
+        raise InvalidInput("the time lacks an offset from UTC, such as Z or +02:00", field=field)
+    return moment

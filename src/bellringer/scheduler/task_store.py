@@ -112,7 +112,7 @@ WHERE number = $1
 """
 UNPICK = "SELECT bellringer.unpick($1, $2, $3)"
 GIVE_UP_MISSED = "SELECT bellringer.give_up_missed(task, $2, $3) FROM bellringer.tasks AS task WHERE number = $1"
-STOP_TASK = "SELECT number, state FROM bellringer.stop_task($1, $2, $3)"
+STOP_TASK = "SELECT state FROM bellringer.stop_task($1, $2, $3)"
 RUN_TASK = "SELECT verdict, moment FROM bellringer.run_task($1)"
 # Indexes: occurrences_pkey, past_attempts_pkey, incidents_task.
 DELETE_HISTORY = """
@@ -259,9 +259,10 @@ async def give_up_missed(connection: Connection, number: TaskNumber, moment: dat
     await connection.execute(GIVE_UP_MISSED, number, moment, why)
 
 
-async def stop_task(connection: Connection, environment_id: UUID, name: str, state: TaskState) -> asyncpg.Record | None:
-    """Pause or cancel a task; return its number and the state that it has then, which may be another final one."""
-    return await connection.fetchrow(STOP_TASK, environment_id, name, state)
+async def stop_task(connection: Connection, environment_id: UUID, name: str, state: TaskState) -> TaskState | None:
+    """Pause or cancel a task; return the state that it has then, which is another if it could not be paused."""
+    reached = await connection.fetchval(STOP_TASK, environment_id, name, state)
+    return None if reached is None else TaskState(reached)
 
 
 async def run_task(connection: Connection, number: TaskNumber) -> tuple[str, datetime] | None:

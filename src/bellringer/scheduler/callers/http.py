@@ -71,7 +71,9 @@ class HttpCaller:
                 answer = await _read(response)
                 status = response.status
         except ConnectTimeoutError:
-            raise CallFailed(f"{_server_of(call)} took no connection within {self._connect_timeout_seconds:g} s") from None
+            raise CallFailed(
+                f"{_server_of(call)} took no connection within {self._connect_timeout_seconds:g} s"
+            ) from None
         except RequestTimeoutError:
             raise CallFailed(f"{_server_of(call)} did not answer in time") from None
         except ReadError as error:
