@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 
@@ -32,6 +33,7 @@ from bellringer.kernel.embedded_postgres import EmbeddedPostgres, EmbeddedPostgr
 from bellringer.kernel.migrations import migrate
 from bellringer.kernel.service import Service
 from bellringer.kernel.tally import TallyFolder
+from bellringer.notifications.calls import NotificationCaller
 from bellringer.notifications.channels.capture import CapturedMailbox, CaptureServer
 from bellringer.notifications.channels.sender import OUTBOUND_QUEUE, EmailSender
 from bellringer.notifications.channels.smtp import SmtpTransport
@@ -39,10 +41,14 @@ from bellringer.notifications.digests.loops import CLOSED_QUEUE, DigestCloser, D
 from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.callers.function import FunctionCaller
+from bellringer.scheduler.callers.http import HttpCaller
+from bellringer.scheduler.callers.message import MessageCaller
 from bellringer.scheduler.executor import Executor
+from bellringer.scheduler.functions import Scheduler, load_application
 from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
 from bellringer.scheduler.picker import Dispatcher, Picker
-from bellringer.scheduler.queues import calls_queue
+from bellringer.scheduler.queues import executed_queues
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
@@ -131,7 +137,24 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
 
         dispatcher = Dispatcher(database, broker, config.scheduler)
         picker = Picker(database, dispatcher, config.scheduler)
-        executor = Executor(database, broker, [await calls_queue(broker)], {}, config.scheduler)
+        application, home = await _open_application(config, keys)
+        functions = FunctionCaller(application)
+        stack.callback(functions.close)
+        http = HttpCaller()
+        stack.push_async_callback(http.close)
+        executor = Executor(
+            database,
+            broker,
+            await executed_queues(broker, home),
+            {
+                "http": http,
+                "message": MessageCaller(broker),
+                "notification": NotificationCaller(notifications),
+                "function": functions,
+            },
+            config.scheduler,
+            environment_id=home,
+        )
 
         stopping = asyncio.Event()
 
@@ -180,6 +203,14 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
             executors=[executor],
             api=[http_server],
         )
+
+
+async def _open_application(config: Config, keys: Keys) -> tuple[Scheduler, UUID | None]:
+    """The functions that tasks can call here, and the environment that they belong to, if there are any."""
+    if config.scheduler.tasks is None:
+        return Scheduler(), None
+    application = load_application(config.scheduler.tasks)
+    return application, (await keys.ensure_environment(config.organisation, config.environment)).id
 
 
 def _take(batch_items: int, visibility_timeout_seconds: float) -> ConsumerConfig:

@@ -20,6 +20,7 @@ import msgspec
 from bellringer.edge.decoding import decode_json
 from bellringer.kernel.errors import InvalidInput, TooLarge, UnsupportedFormat
 from bellringer.kernel.ids import uuid7
+from bellringer.kernel.text import check_text
 from bellringer.notifications.model import (
     EARLIEST,
     LARGEST_BATCH,
@@ -29,7 +30,6 @@ from bellringer.notifications.model import (
     MOST_RECIPIENTS,
     NewNotification,
     Submission,
-    check_text,
     normalize_address,
 )
 

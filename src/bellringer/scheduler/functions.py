@@ -20,16 +20,17 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from bellringer.kernel.database import Connection
-from bellringer.kernel.errors import BellringerError, StartupError
+from bellringer.kernel.errors import StartupError
 from bellringer.scheduler.definition import check_definition
 from bellringer.scheduler.model import (
     FunctionCall,
@@ -70,6 +71,9 @@ SELECT bellringer.schedule(
 """
 
 
+_ANY_SCHEDULE = Schedule(delay_seconds=0)
+
+
 def current() -> Invocation:
     """The run that calls the function. Raises `LookupError` outside of one."""
     try:
@@ -89,14 +93,14 @@ class When(TypedDict, total=False):
     starting_at: datetime
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a function's tasks have unless they are made otherwise."""
+class Options(TypedDict, total=False):
+    """The fields of a `TaskDefinition` that say how it runs."""
 
-    misfire: MisfirePolicy = MisfirePolicy()
-    overlap: Overlap | None = None
-    time_limit_seconds: float = 3600.0
-    retry: Retry = Retry()
-    rerun_after_crash: bool = False
+    misfire: MisfirePolicy
+    overlap: Overlap | None
+    time_limit_seconds: float
+    retry: Retry
+    rerun_after_crash: bool
 
 
 class Function(Generic[P, R]):
@@ -105,15 +109,16 @@ class Function(Generic[P, R]):
     def __init__(self, function: Callable[P, R], name: str, schedule: Schedule | None, options: Options) -> None:
         """Raises `TypeError` for a function whose arguments a payload cannot give, `InvalidInput` for a bad option."""
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(f"{function.__qualname__} is a generator: to call it does nothing")
+            raise TypeError(f"{name} is a generator: to call it does nothing")
         functools.update_wrapper(self, function)
         self.name = check_task_name(name)
         self.own_schedule = schedule
         self.signature = Signature(function)
         self._function = function
         self._options = options
-        if schedule is not None:
-            check_definition(self.definition_for(schedule, b"null"), now=datetime.now(UTC))
+        if schedule is not None and self.signature.required:
+            raise TypeError(f"{name} is scheduled without arguments, so {self.signature.required[0]} needs a default")
+        check_definition(self.definition_for(schedule or _ANY_SCHEDULE, b"null"), now=datetime.now(UTC))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, here and now."""
@@ -139,7 +144,7 @@ class Function(Generic[P, R]):
             schedule=schedule,
             call=FunctionCall(name=self.name),
             payload=msgspec.Raw(payload),
-            **msgspec.structs.asdict(self._options),
+            **self._options,
         )
 
 
@@ -204,11 +209,7 @@ class Scheduler:
         cron: str | None = None,
         time_zone: str = "UTC",
         every_seconds: float | None = None,
-        misfire: MisfirePolicy = ...,
-        overlap: Overlap | None = None,
-        time_limit_seconds: float = 3600.0,
-        retry: Retry = ...,
-        rerun_after_crash: bool = False,
+        **options: Unpack[Options],
     ) -> Callable[[Callable[P, R]], Function[P, R]]: ...
 
     def task(
@@ -220,7 +221,7 @@ class Scheduler:
         cron: str | None = None,
         time_zone: str = "UTC",
         every_seconds: float | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
         """Let tasks call a function, by its name; with `cron` or `every_seconds`, declare a task of that name, too.
 
@@ -232,7 +233,7 @@ class Scheduler:
             schedule = Schedule(cron=cron, time_zone=time_zone, every_seconds=every_seconds)
 
         def decorate(function: Callable[P, R]) -> Function[P, R]:
-            decorated = Function(function, name or function.__name__, schedule, Options(**options))
+            decorated = Function(function, name or function.__name__, schedule, options)
             if decorated.name in self._functions:
                 raise ValueError(f"there is a function {decorated.name} already: give one of them another name")
             self._functions[decorated.name] = decorated
@@ -255,18 +256,35 @@ class Scheduler:
 
 
 def load_application(path: str) -> Scheduler:
-    """The scheduler that `path` names, such as `package.module:attribute`. Raises `StartupError`."""
+    """The scheduler that `path` names, such as `package.module:attribute`. Raises `StartupError`.
+
+    Modules are looked for in the working directory, too.
+    """
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
         raise StartupError(f"{path} names no application; write package.module:attribute")
+    if (directory := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, directory)
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise StartupError(f"{module_name} cannot be imported: {type(error).__name__}: {error}") from error
-    try:
-        found = functools.reduce(getattr, attributes.split("."), module)
+        found = functools.reduce(getattr, attributes.split("."), _import(module_name))
     except AttributeError:
         raise StartupError(f"{module_name} has no {attributes}") from None
     if not isinstance(found, Scheduler):
-        raise StartupError(f"{path} is no Scheduler but {type(found).__name__}")
+        raise StartupError(f"{path} is no Scheduler: it is of type {type(found).__name__}")
+    for function in found.functions.values():
+        try:
+            function.signature.describe()
+        except (NameError, TypeError) as error:
+            raise StartupError(f"{path}: the type hints of {function.name} are not valid: {error}") from None
     return found
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise StartupError(f"there is no module {error.name}") from None
+        raise StartupError(f"{name} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise StartupError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,13 @@ from bellringer.kernel.errors import InvalidInput
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
 _REST = inspect.Parameter.VAR_KEYWORD
 _NONE = b"null"
+_JSON_TYPES: Mapping[type, set[str]] = {
+    str: {"string"},
+    int: {"integer", "number"},
+    bool: {"boolean"},
+    list: {"array"},
+    type(None): {"null"},
+}
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,16 +41,21 @@ class Signature:
     """What a function takes."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        """Raises `TypeError` for a parameter that cannot be given by name."""
+        """Raises `TypeError` for what is no function, and for a parameter that cannot be given by name."""
+        if not inspect.isroutine(function):
+            raise TypeError(f"{function!r} is no function")
         self._function = function
         self._parameters = list(inspect.signature(function).parameters.values())
         for parameter in self._parameters:
             if parameter.kind in _POSITIONAL:
-                raise TypeError(
-                    f"{function.__qualname__}: the parameter {parameter.name} cannot be given by name, as a payload does"
-                )
+                raise TypeError(f"{function.__qualname__} has a parameter that a payload cannot name: {parameter.name}")
         self._named = [parameter for parameter in self._parameters if parameter.kind is not _REST]
         self._rest = next((parameter for parameter in self._parameters if parameter.kind is _REST), None)
+
+    @property
+    def required(self) -> list[str]:
+        """The names of the parameters that have no default."""
+        return [parameter.name for parameter in self._named if parameter.default is parameter.empty]
 
     def describe(self) -> list[Parameter]:
         """The parameters, in order. Raises `TypeError` or `NameError` for a type hint that names nothing."""
@@ -139,21 +151,9 @@ def check_payload(parameters: Sequence[Parameter], payload: bytes) -> None:
 
 
 def _json_types_of(value: object) -> set[str]:
-    match value:
-        case None:
-            return {"null"}
-        case bool():
-            return {"boolean"}
-        case int():
-            return {"integer", "number"}
-        case float():
-            return {"integer", "number"} if value.is_integer() else {"number"}
-        case str():
-            return {"string"}
-        case list():
-            return {"array"}
-        case _:
-            return {"object"}
+    if isinstance(value, float):
+        return {"integer", "number"} if value.is_integer() else {"number"}
+    return _JSON_TYPES.get(type(value), {"object"})
 
 
 def _json_types(hint: Any) -> list[str]:  # noqa: ANN401 - a type hint is any object

@@ -25,3 +25,11 @@ async def queue_of(broker: Broker, environment_id: UUID, call: Call) -> Queue:
     if isinstance(call, FunctionCall):
         return await functions_queue(broker, environment_id)
     return await calls_queue(broker)
+
+
+async def executed_queues(broker: Broker, environment_id: UUID | None) -> list[Queue]:
+    """What an executor works on: calls, and those of the functions of an environment if it has them."""
+    queues = [await calls_queue(broker)]
+    if environment_id is not None:
+        queues.append(await functions_queue(broker, environment_id))
+    return queues

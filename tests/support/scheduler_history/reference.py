@@ -105,7 +105,7 @@ class _Task:
 
     def simulate(self) -> None:
         """Live, and write the history of that."""
-        moment = START + self._random.randrange(20 * SECOND)
+        moment = START + self._random.randrange(0, 20 * SECOND, 2)
         schedule = self._schedule(moment)
         made_at = self._ask(Verb.CREATE, moment, schedule=schedule, policy=self._policy)
         once_at = made_at + schedule.length if isinstance(schedule, Delay) else None
@@ -174,10 +174,10 @@ class _Task:
         policy: Policy | None = None,
         fire_at: int | None = None,
     ) -> int:
-        """Ask for something; return when it took effect."""
-        begun_at = moment - self._random.randrange(1, SECOND)
-        answered_at = moment + self._random.randrange(1, SECOND)
-        done_at = self._random.randrange(begun_at, answered_at)
+        """Ask for something; return when it took effect: for a run by hand a moment that is no other fire time."""
+        begun_at = moment - self._random.randrange(2, SECOND, 2)
+        answered_at = moment + self._random.randrange(2, SECOND, 2)
+        done_at = self._random.randrange(begun_at, answered_at, 2) + (verb is Verb.RUN)
         request = Request(
             task=self._name,
             verb=verb,

@@ -51,9 +51,11 @@ class FunctionCaller:
         except asyncio.CancelledError:
             await self._end(run, name)
             raise
-        error = run.result()
-        if error is not None:
-            raise error if isinstance(error, Exception) else CallFailed(_text_of(error)) from error
+        raised = run.result()
+        if isinstance(raised, Exception):
+            raise raised
+        if raised is not None:  # what would end more than this run, were it raised
+            raise CallFailed(f"{type(raised).__name__}: {raised}".removesuffix(": "))
 
     def close(self) -> None:
         """Let the threads that have nothing to do end."""
@@ -93,7 +95,3 @@ class FunctionCaller:
         run.add_done_callback(lambda _: abandoned.dec())
         # Or `asyncio.run` would wait for it when everything else is done.
         asyncio._unregister_task(run)  # noqa: SLF001 - documented, for those who keep tasks of their own
-
-
-def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -24,12 +24,7 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
     queue: Queue
     publication: Publication
 
-    @property
-    def order(self) -> int:
-        """Effects publish in the order of their queues' numbers: each holds the order of its queue to the commit."""
-        return self.queue.number
-
-    async def __call__(self, connection: Connection) -> None:
+    async def apply(self, connection: Connection) -> None:
         """Publish. Raises `NotFound` when the queue was deleted just now."""
         await self.broker.publish(connection, self.queue, [self.publication])
 
