@@ -7,7 +7,7 @@ in, the consumers and loops, the pool, PostgreSQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -47,6 +47,8 @@ from bellringer.scheduler.callers.message import MessageCaller
 from bellringer.scheduler.executor import Executor
 from bellringer.scheduler.functions import Scheduler, load_application
 from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
+from bellringer.scheduler.orchestrator import orchestrator_of
+from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
 
@@ -64,6 +66,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[Service]
     pickers: list[Service]
     executors: list[Service]
+    orchestrators: list[Service]
     api: list[HttpServer]
 
 
@@ -96,10 +99,13 @@ async def open_database(
 
 
 @asynccontextmanager
-async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Assembly]:
+async def assemble(
+    config: Config, *, shared: bool = False, executor_arguments: Sequence[str] = ()
+) -> AsyncIterator[Assembly]:
     """Build everything; on exit write what is still in memory and close what was opened. Raises `StartupError`.
 
-    `shared`: use the embedded database of another process, if one runs it.
+    `shared`: use the embedded database of another process, if one runs it. `executor_arguments`: what an executor that
+    is started from here is told on its command line.
     """
     watch: list[Service] = []
     async with open_database(config, watch=watch, shared=shared) as database, AsyncExitStack() as stack:
@@ -201,6 +207,9 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
             ],
             pickers=[dispatcher, picker],
             executors=[executor],
+            orchestrators=[
+                orchestrator_of(database, config.orchestrator, command=[*EXECUTOR_COMMAND, *executor_arguments])
+            ],
             api=[http_server],
         )
 
