@@ -65,6 +65,13 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if 0 <= seconds < 1 else span(seconds)
 
 
+def took(seconds: float) -> str:
+    """How long something took: three digits at most say enough."""
+    if seconds < 10:
+        return duration(seconds) if seconds < 0.9995 else f"{seconds:.1f} s"
+    return span(seconds)
+
+
 def coarse(seconds: float) -> str:
     """A length of time in its largest unit, for narrow columns."""
     return _coarse(math.floor(seconds))
