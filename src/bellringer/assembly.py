@@ -41,6 +41,7 @@ from bellringer.notifications.digests.loops import CLOSED_QUEUE, DigestCloser, D
 from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.application import make_known
 from bellringer.scheduler.callers.function import FunctionCaller
 from bellringer.scheduler.callers.http import HttpCaller
 from bellringer.scheduler.callers.message import MessageCaller
@@ -51,6 +52,7 @@ from bellringer.scheduler.orchestrator import orchestrator_of
 from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
+from bellringer.scheduler.service import Tasks
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
@@ -143,7 +145,8 @@ async def assemble(
 
         dispatcher = Dispatcher(database, broker, config.scheduler)
         picker = Picker(database, dispatcher, config.scheduler)
-        application, home = await _open_application(config, keys)
+        tasks = Tasks(database, broker, on_change=picker.wake)
+        application, home = await _open_application(config, keys, tasks, database)
         functions = FunctionCaller(application)
         stack.callback(functions.close)
         http = HttpCaller()
@@ -214,12 +217,16 @@ async def assemble(
         )
 
 
-async def _open_application(config: Config, keys: Keys) -> tuple[Scheduler, UUID | None]:
+async def _open_application(
+    config: Config, keys: Keys, tasks: Tasks, database: Database
+) -> tuple[Scheduler, UUID | None]:
     """The functions that tasks can call here, and the environment that they belong to, if there are any."""
     if config.scheduler.tasks is None:
         return Scheduler(), None
     application = load_application(config.scheduler.tasks)
-    return application, (await keys.ensure_environment(config.organisation, config.environment)).id
+    home = await keys.ensure_environment(config.organisation, config.environment)
+    await make_known(database, tasks, home.id, application)
+    return application, home.id
 
 
 def _take(batch_items: int, visibility_timeout_seconds: float) -> ConsumerConfig:
