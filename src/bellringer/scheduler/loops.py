@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
 from bellringer.broker import Broker, Queue
 from bellringer.kernel.database import Database
-from bellringer.kernel.errors import NotFound
+from bellringer.kernel.errors import InvalidInput, NotFound
 from bellringer.kernel.lease import Lease
+from bellringer.kernel.logs import get_logger
 from bellringer.kernel.service import Loop
 from bellringer.scheduler import executor_store, upkeep_store
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.events import EVENTS_QUEUE, EVENTS_SETTINGS
+from bellringer.scheduler.fire_times import fire_times_of
 
 _ANNOUNCE_BATCH = 500
 _WATCH_BATCH = 500
@@ -23,6 +26,11 @@ _COLLECT_BATCH = 5000
 _COLLECT_SECONDS = 60.0
 _EXECUTORS_KEPT_SECONDS = 3600.0
 
+_REPLAN_SECONDS = 24 * 3600.0
+_REPLAN_NUMBERS = 20_000
+_AHEAD_OF_PICKERS_SECONDS = 60.0
+
+_log = get_logger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,3 +101,45 @@ class Collector(Loop):
             ]
             await executor_store.forget_lost(connection, _EXECUTORS_KEPT_SECONDS)
         return max(removed) == _COLLECT_BATCH
+
+
+class Replanner(Loop):
+    """Computes anew when tasks are due next by the clocks of zones: the rules of zones change, with weeks of notice.
+
+    Once when it starts, for that is when new rules are read, and once a day; in one process at a time.
+    """
+
+    def __init__(self, database: Database, config: SchedulerConfig) -> None:
+        super().__init__("replanner", interval_seconds=_REPLAN_SECONDS)
+        self._database = database
+        self._ahead = timedelta(seconds=config.pick_ahead_seconds + _AHEAD_OF_PICKERS_SECONDS)
+        self._lease = Lease(database, "replanner", ttl_seconds=60)
+        self._number = 0
+
+    async def run_once(self) -> bool:
+        """Look at the tasks with the next so many numbers."""
+        if await self._lease.hold() is None:
+            return False
+        async with self._database.connection() as connection:
+            highest, tasks = await upkeep_store.zoned_tasks(connection, self._number, _REPLAN_NUMBERS)
+            changed = [(task, moment) for task in tasks if (moment := self._changed(task)) is not None]
+            await upkeep_store.move_fire_times(connection, changed)
+        if changed:
+            _log.info("fire times moved with the rules of their zones", tasks=len(changed))
+        self._number += _REPLAN_NUMBERS
+        if self._number <= highest:
+            return True
+        self._number = 0
+        return False
+
+    def _changed(self, task: upkeep_store.ZonedTask) -> datetime | None:
+        """The next fire time, if it is another than is stored; not of what a picker may be about to take."""
+        soon = task.now + self._ahead
+        if task.next_fire_at <= soon:
+            return None
+        try:
+            first = fire_times_of(task.schedule, created_at=task.now).after(soon)
+        except InvalidInput as error:
+            _log.error("the zone of a task is gone", number=task.number, error=str(error))
+            return None
+        return None if first == task.next_fire_at else first

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
+
+import msgspec
 
 from bellringer.kernel.database import Connection
 from bellringer.scheduler.events import TaskEvent
-from bellringer.scheduler.model import IncidentKind
+from bellringer.scheduler.model import IncidentKind, Schedule, TaskNumber
 
 # Index: incidents_unannounced.
 TAKE_INCIDENTS = """
@@ -87,6 +91,26 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
+# Index: tasks_pkey.
+ZONED_TASKS = """
+SELECT number, cron, time_zone, next_fire_at, clock_timestamp() AS now FROM bellringer.tasks
+WHERE number BETWEEN $1 AND $2 AND cron IS NOT NULL AND time_zone <> 'UTC' AND is_planned AND next_fire_at IS NOT NULL
+"""
+HIGHEST_NUMBER = "SELECT COALESCE(max(number), 0) FROM bellringer.tasks"
+MOVE_FIRE_TIMES = """
+UPDATE bellringer.tasks AS task SET next_fire_at = moved.new
+FROM unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[]) AS moved (number, old, new)
+WHERE task.number = moved.number AND task.next_fire_at = moved.old AND task.is_planned
+"""
+
+
+class ZonedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that is due by the clock of a zone, and when that is next."""
+
+    number: TaskNumber
+    schedule: Schedule
+    next_fire_at: datetime
+    now: datetime
 
 
 async def take_incidents(connection: Connection, limit: int) -> list[tuple[UUID, TaskEvent]]:
@@ -134,3 +158,29 @@ async def forget_incidents(connection: Connection, seconds: float, limit: int) -
     """Remove incidents of so long ago; return how many."""
     forgotten: int = await connection.fetchval(FORGET_INCIDENTS, seconds, limit)
     return forgotten
+
+
+async def zoned_tasks(connection: Connection, first: int, numbers: int) -> tuple[int, list[ZonedTask]]:
+    """Tasks by the clocks of zones, of so many numbers from the first on; and the highest number there is."""
+    rows = await connection.fetch(ZONED_TASKS, first, first + numbers - 1)
+    tasks = [
+        ZonedTask(
+            number=row["number"],
+            schedule=Schedule(cron=row["cron"], time_zone=row["time_zone"]),
+            next_fire_at=row["next_fire_at"],
+            now=row["now"],
+        )
+        for row in rows
+    ]
+    return await connection.fetchval(HIGHEST_NUMBER), tasks
+
+
+async def move_fire_times(connection: Connection, moved: Sequence[tuple[ZonedTask, datetime]]) -> None:
+    """Set the next fire times of tasks, unless they have moved on meanwhile."""
+    if moved:
+        await connection.execute(
+            MOVE_FIRE_TIMES,
+            [task.number for task, _ in moved],
+            [task.next_fire_at for task, _ in moved],
+            [moment for _, moment in moved],
+        )
