@@ -19,7 +19,7 @@ from bellringer.broker.loops import Collector as BrokerCollector
 from bellringer.broker.loops import InboxMover, Sweeper
 from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
-from bellringer.broker.samples import Sampler
+from bellringer.broker.samples import Sampler as QueueSampler
 from bellringer.broker.sqs.routes import sqs_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
@@ -47,10 +47,13 @@ from bellringer.scheduler.callers.message import MessageCaller
 from bellringer.scheduler.executor import Executor
 from bellringer.scheduler.functions import Scheduler, load_application
 from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
+from bellringer.scheduler.metrics import scheduler_metrics
 from bellringer.scheduler.orchestrator import orchestrator_of
 from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
+from bellringer.scheduler.samples import Sampler, Samples
+from bellringer.scheduler.service import Tasks
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
@@ -168,6 +171,8 @@ async def assemble(
             stopping.set()
             broker.wakeups.close()
 
+        tasks = Tasks(database, broker, on_change=picker.wake)
+        samples = Samples(database, pick_ahead_seconds=config.scheduler.pick_ahead_seconds)
         mailbox = CapturedMailbox(database)
         moves = Moves(database, broker)
         app = build_app(
@@ -178,7 +183,8 @@ async def assemble(
                 broker_routes(broker, moves),
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
-                console_routes(keys, broker, moves, notifications, mailbox, stopping),
+                scheduler_metrics(samples),
+                console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)
@@ -191,7 +197,8 @@ async def assemble(
                 TallyFolder(database),
                 Sweeper(database, broker),
                 BrokerCollector(database, broker),
-                Sampler(database),
+                QueueSampler(database),
+                Sampler(database, samples),
                 Announcer(database, broker),
                 Watcher(database, config.scheduler),
                 Collector(database, config.scheduler),
