@@ -110,7 +110,13 @@ class Tasks:
         return tasks[0]
 
     async def page(
-        self, environment_id: UUID, *, state: TaskState | None = None, prefix: str = "", after: str = "", limit: int = 50
+        self,
+        environment_id: UUID,
+        *,
+        state: TaskState | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 50,
     ) -> TaskPage:
         """The tasks whose names come after that one, by name. Raises `InvalidInput`.
 
@@ -126,7 +132,13 @@ class Tasks:
             return TaskPage(tasks=await task_store.read_tasks(connection, names.numbers), next=names.next)
 
     async def list(
-        self, environment_id: UUID, *, state: TaskState | None = None, prefix: str = "", after: str = "", limit: int = 50
+        self,
+        environment_id: UUID,
+        *,
+        state: TaskState | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 50,
     ) -> list[Task]:
         """The tasks of a `page`."""
         return (await self.page(environment_id, state=state, prefix=prefix, after=after, limit=limit)).tasks
@@ -298,9 +310,7 @@ class Tasks:
             created_at=now,
         )
 
-    async def _change(
-        self, connection: Connection, stored: LockedTask, definition: TaskDefinition, queue: int
-    ) -> None:
+    async def _change(self, connection: Connection, stored: LockedTask, definition: TaskDefinition, queue: int) -> None:
         """Change a task under its lock, unless it is the same already."""
         goes_on = stored.state in {TaskState.ACTIVE, TaskState.PAUSED}
         if goes_on and _are_same(stored.definition, definition):
@@ -312,9 +322,7 @@ class Tasks:
             check_schedule(definition.schedule, now=now)
             await task_store.give_up_missed(connection, stored.number, now, "the schedule was changed")
             at = _time_of(definition.schedule, now)
-        await task_store.change_task(
-            connection, stored.number, definition, queue=queue, at=at, modified_at=now
-        )
+        await task_store.change_task(connection, stored.number, definition, queue=queue, at=at, modified_at=now)
         first_gone = await task_store.unpick(connection, stored.number, now, is_other_schedule=not is_same_schedule)
         if stored.state is TaskState.PAUSED:
             return
