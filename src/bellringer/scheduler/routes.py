@@ -13,9 +13,9 @@ from bellringer.edge.decoding import decode_json
 from bellringer.edge.model import Scope
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
 from bellringer.scheduler.history_routes import history_routes
-from bellringer.scheduler.model import TaskDefinition, TaskState
+from bellringer.scheduler.model import TaskState
 from bellringer.scheduler.service import Tasks
-from bellringer.scheduler.views import NewTask, OccurrenceView, TaskView, occurrence_view, task_view
+from bellringer.scheduler.views import NewTask, OccurrenceView, TaskBody, TaskView, occurrence_view, task_view
 
 TAG = "tasks"
 
@@ -28,7 +28,7 @@ class TaskList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NEW_TASK = msgspec.json.Decoder(NewTask)
-_DEFINITION = msgspec.json.Decoder(TaskDefinition)
+_TASK_BODY = msgspec.json.Decoder(TaskBody)
 _KEY = [{"key": list[str]()}]
 _encode = msgspec.json.Encoder().encode
 
@@ -42,7 +42,7 @@ def scheduler_routes(tasks: Tasks) -> Routes:
         return RawReply(status=201 if is_new else 200, body=_encode(task_view(task)))
 
     async def put_task(request: RawRequest) -> RawReply:
-        definition = decode_json(request.body, _DEFINITION)
+        definition = decode_json(request.body, _TASK_BODY).definition()
         task, is_new = await tasks.put(request.environment.id, request.parameters[0], definition)
         return RawReply(status=201 if is_new else 200, body=_encode(task_view(task)))
 
@@ -69,7 +69,9 @@ def scheduler_routes(tasks: Tasks) -> Routes:
     @get("/v1/tasks", summary="List the tasks", tags=[TAG], security=_KEY)
     async def list_tasks(
         environment: OpenedEnvironment,
-        state: Annotated[TaskState | None, QueryParameter(description="Only those in that state")] = None,
+        in_state: Annotated[
+            TaskState | None, QueryParameter(name="state", description="Only those in that state")
+        ] = None,
         prefix: Annotated[str, QueryParameter(description="Only those whose names begin so")] = "",
         after: Annotated[str, QueryParameter(description="Only those whose names come after this one")] = "",
         limit: Annotated[int, QueryParameter(description="How many at most, 1 to 1000")] = 50,
@@ -77,7 +79,7 @@ def scheduler_routes(tasks: Tasks) -> Routes:
         """The tasks of the key's environment by name. A page of active or finished ones may be short of its limit
         without being the last: while there is a `next`, there may be more.
         """
-        page = await tasks.page(environment.id, state=state, prefix=prefix, after=after, limit=limit)
+        page = await tasks.page(environment.id, state=in_state, prefix=prefix, after=after, limit=limit)
         return TaskList(tasks=[task_view(task) for task in page.tasks], next=page.next)
 
     @get("/v1/tasks/{task:str}", summary="Show a task", tags=[TAG], security=_KEY)
@@ -112,7 +114,7 @@ def scheduler_routes(tasks: Tasks) -> Routes:
                 tag=TAG,
                 success_status=200,
                 scope=Scope.PUBLISH,
-                requests={JSON: (TaskDefinition,)},
+                requests={JSON: (TaskBody,)},
                 responses=(TaskView,),
             ),
             RawRoute(

@@ -25,14 +25,28 @@ from bellringer.scheduler.model import (
 )
 
 
-class NewTask(TaskDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+def _null() -> msgspec.Raw:
+    return msgspec.Raw(b"null")
+
+
+class TaskBody(TaskDefinition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task without its name.
+
+    `overlap` left out is `skip` for recurring tasks and `allow` for others. A run that crashed with its executor runs
+    again only with `rerun_after_crash`.
+    """
+
+    payload: msgspec.Raw = msgspec.field(default_factory=_null)  # a default itself would stand in the OpenAPI document
+
+    def definition(self) -> TaskDefinition:
+        """What the service takes."""
+        return TaskDefinition(**{field: getattr(self, field) for field in TaskDefinition.__struct_fields__})
+
+
+class NewTask(TaskBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task to make; without a name it gets one."""
 
     name: str | None = None
-
-    def definition(self) -> TaskDefinition:
-        """Everything but the name."""
-        return TaskDefinition(**{field: getattr(self, field) for field in TaskDefinition.__struct_fields__})
 
 
 class OccurrenceView(msgspec.Struct, frozen=True, kw_only=True):
