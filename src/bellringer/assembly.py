@@ -19,7 +19,7 @@ from bellringer.broker.loops import Collector as BrokerCollector
 from bellringer.broker.loops import InboxMover, Sweeper
 from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
-from bellringer.broker.samples import Sampler
+from bellringer.broker.samples import Sampler as QueueSampler
 from bellringer.broker.sqs.routes import sqs_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
@@ -53,6 +53,8 @@ from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
 from bellringer.scheduler.routes import scheduler_routes
+from bellringer.scheduler.samples import Sampler as TaskSampler
+from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
@@ -147,6 +149,7 @@ async def assemble(
         dispatcher = Dispatcher(database, broker, config.scheduler)
         picker = Picker(database, dispatcher, config.scheduler)
         tasks = Tasks(database, broker, on_change=picker.wake)
+        samples = Samples(database, pick_ahead_seconds=config.scheduler.pick_ahead_seconds)
         application, home = await _open_application(config, keys, tasks, database)
         functions = FunctionCaller(application)
         stack.callback(functions.close)
@@ -183,7 +186,7 @@ async def assemble(
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 scheduler_routes(tasks),
                 notification_routes(notifications, mailbox),
-                console_routes(keys, broker, moves, notifications, mailbox, stopping),
+                console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)
@@ -196,7 +199,8 @@ async def assemble(
                 TallyFolder(database),
                 Sweeper(database, broker),
                 BrokerCollector(database, broker),
-                Sampler(database),
+                QueueSampler(database),
+                TaskSampler(database, samples),
                 Announcer(database, broker),
                 Watcher(database, config.scheduler),
                 Collector(database, config.scheduler),
