@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Response, get, post
-from litestar.params import FromPath, FromQuery
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from bellringer.console.bodies import shown
@@ -38,12 +38,12 @@ def _lists(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]:
         request: AnyRequest,
         environment: SignedIn,
         *,
-        state: FromQuery[str] = "",
+        in_state: Annotated[str, QueryParameter(name="state")] = "",
         prefix: FromQuery[str] = "",
         after: FromQuery[str] = "",
         period: FromQuery[Period] = Period.HOUR,
     ) -> Response[str]:
-        view = View(room="tasks", state=state, prefix=prefix.strip(), after=after, period=period)
+        view = View(room="tasks", state=in_state, prefix=prefix.strip(), after=after, period=period)
         return await page("tasks.html", request, environment, view)
 
     @get("/console/calendar")
@@ -66,9 +66,7 @@ def _one_task(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]
     ) -> Response[str]:
         values = await reader.read(environment, View(room="task", name=name, before=before))
         payload = shown(bytes(values["task"].definition.payload), most_characters=_PAYLOAD_CHARACTERS)
-        return pages.page(
-            "task.html", environment=environment, base_url=base_url(request), payload=payload, **values
-        )
+        return pages.page("task.html", environment=environment, base_url=base_url(request), payload=payload, **values)
 
     @get("/console/tasks/{name:str}/occurrences/{fire_at:str}")
     async def occurrence(environment: SignedIn, name: FromPath[str], fire_at: FromPath[str]) -> Response[str]:

@@ -12,6 +12,7 @@ from bellringer.edge.app import OpenedEnvironment, Routes
 from bellringer.edge.decoding import decode_json
 from bellringer.edge.model import Scope
 from bellringer.edge.raw import JSON, RawReply, RawRequest, RawRoute
+from bellringer.kernel.errors import InvalidInput
 from bellringer.scheduler.history_routes import history_routes
 from bellringer.scheduler.model import TaskState
 from bellringer.scheduler.service import Tasks
@@ -70,7 +71,7 @@ def scheduler_routes(tasks: Tasks) -> Routes:
     async def list_tasks(
         environment: OpenedEnvironment,
         in_state: Annotated[
-            TaskState | None, QueryParameter(name="state", description="Only those in that state")
+            str | None, QueryParameter(name="state", enum=list(TaskState), description="Only those in that state")
         ] = None,
         prefix: Annotated[str, QueryParameter(description="Only those whose names begin so")] = "",
         after: Annotated[str, QueryParameter(description="Only those whose names come after this one")] = "",
@@ -79,7 +80,7 @@ def scheduler_routes(tasks: Tasks) -> Routes:
         """The tasks of the key's environment by name. A page of active or finished ones may be short of its limit
         without being the last: while there is a `next`, there may be more.
         """
-        page = await tasks.page(environment.id, state=in_state, prefix=prefix, after=after, limit=limit)
+        page = await tasks.page(environment.id, state=_state(in_state), prefix=prefix, after=after, limit=limit)
         return TaskList(tasks=[task_view(task) for task in page.tasks], next=page.next)
 
     @get("/v1/tasks/{task:str}", summary="Show a task", tags=[TAG], security=_KEY)
@@ -171,3 +172,10 @@ def scheduler_routes(tasks: Tasks) -> Routes:
             *more.raw,
         ],
     )
+
+
+def _state(text: str | None) -> TaskState | None:
+    try:
+        return None if text is None else TaskState(text)
+    except ValueError:
+        raise InvalidInput(f"state must be one of {', '.join(TaskState)}", field="state") from None
