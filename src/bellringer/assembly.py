@@ -48,6 +48,7 @@ from bellringer.scheduler.callers.message import MessageCaller
 from bellringer.scheduler.executor import Executor
 from bellringer.scheduler.functions import Scheduler, load_application
 from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
+from bellringer.scheduler.metrics import scheduler_metrics
 from bellringer.scheduler.orchestrator import orchestrator_of
 from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
@@ -186,6 +187,7 @@ async def assemble(
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 scheduler_routes(tasks),
                 notification_routes(notifications, mailbox),
+                scheduler_metrics(samples),
                 console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, stopping),
             ],
         )

@@ -38,12 +38,12 @@ def _lists(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]:
         request: AnyRequest,
         environment: SignedIn,
         *,
-        in_state: Annotated[str, QueryParameter(name="state")] = "",
+        chosen: Annotated[str, QueryParameter(name="state")] = "",
         prefix: FromQuery[str] = "",
         after: FromQuery[str] = "",
         period: FromQuery[Period] = Period.HOUR,
     ) -> Response[str]:
-        view = View(room="tasks", state=in_state, prefix=prefix.strip(), after=after, period=period)
+        view = View(room="tasks", state=chosen, prefix=prefix.strip(), after=after, period=period)
         return await page("tasks.html", request, environment, view)
 
     @get("/console/calendar")
