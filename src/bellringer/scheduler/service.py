@@ -125,6 +125,21 @@ class Tasks(History):
             )
             return TaskPage(tasks=await task_store.read_tasks(connection, names.numbers), next=names.next)
 
+<<<<<<< HEAD
+=======
+    async def list(
+        self,
+        environment_id: UUID,
+        *,
+        state: TaskState | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 50,
+    ) -> list[Task]:
+        """The tasks of a `page`."""
+        return (await self.page(environment_id, state=state, prefix=prefix, after=after, limit=limit)).tasks
+
+>>>>>>> calls
     async def pause(self, environment_id: UUID, name: str) -> Task:
         """Let a task start nothing until it is resumed; what runs, and what was asked for by hand, goes on.
 
