@@ -7,7 +7,7 @@ in, the consumers and loops, the pool, PostgreSQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -19,7 +19,7 @@ from bellringer.broker.loops import Collector as BrokerCollector
 from bellringer.broker.loops import InboxMover, Sweeper
 from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
-from bellringer.broker.samples import Sampler
+from bellringer.broker.samples import Sampler as QueueSampler
 from bellringer.broker.sqs.routes import sqs_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
@@ -41,14 +41,21 @@ from bellringer.notifications.digests.loops import CLOSED_QUEUE, DigestCloser, D
 from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.application import make_known
 from bellringer.scheduler.callers.function import FunctionCaller
 from bellringer.scheduler.callers.http import HttpCaller
 from bellringer.scheduler.callers.message import MessageCaller
 from bellringer.scheduler.executor import Executor
 from bellringer.scheduler.functions import Scheduler, load_application
 from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
+from bellringer.scheduler.metrics import scheduler_metrics
+from bellringer.scheduler.orchestrator import orchestrator_of
+from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
+from bellringer.scheduler.samples import Sampler as TaskSampler
+from bellringer.scheduler.samples import Samples
+from bellringer.scheduler.service import Tasks
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
@@ -64,6 +71,7 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     workers: list[Service]
     pickers: list[Service]
     executors: list[Service]
+    orchestrators: list[Service]
     api: list[HttpServer]
 
 
@@ -96,10 +104,13 @@ async def open_database(
 
 
 @asynccontextmanager
-async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Assembly]:
+async def assemble(
+    config: Config, *, shared: bool = False, executor_arguments: Sequence[str] = ()
+) -> AsyncIterator[Assembly]:
     """Build everything; on exit write what is still in memory and close what was opened. Raises `StartupError`.
 
-    `shared`: use the embedded database of another process, if one runs it.
+    `shared`: use the embedded database of another process, if one runs it. `executor_arguments`: what an executor that
+    is started from here is told on its command line.
     """
     watch: list[Service] = []
     async with open_database(config, watch=watch, shared=shared) as database, AsyncExitStack() as stack:
@@ -137,7 +148,9 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
 
         dispatcher = Dispatcher(database, broker, config.scheduler)
         picker = Picker(database, dispatcher, config.scheduler)
-        application, home = await _open_application(config, keys)
+        tasks = Tasks(database, broker, on_change=picker.wake)
+        samples = Samples(database, pick_ahead_seconds=config.scheduler.pick_ahead_seconds)
+        application, home = await _open_application(config, keys, tasks, database)
         functions = FunctionCaller(application)
         stack.callback(functions.close)
         http = HttpCaller()
@@ -172,7 +185,8 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
                 broker_routes(broker, moves),
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
-                console_routes(keys, broker, moves, notifications, mailbox, stopping),
+                scheduler_metrics(samples),
+                console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)
@@ -185,7 +199,8 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
                 TallyFolder(database),
                 Sweeper(database, broker),
                 BrokerCollector(database, broker),
-                Sampler(database),
+                QueueSampler(database),
+                TaskSampler(database, samples),
                 Announcer(database, broker),
                 Watcher(database, config.scheduler),
                 Collector(database, config.scheduler),
@@ -201,16 +216,23 @@ async def assemble(config: Config, *, shared: bool = False) -> AsyncIterator[Ass
             ],
             pickers=[dispatcher, picker],
             executors=[executor],
+            orchestrators=[
+                orchestrator_of(database, config.orchestrator, command=[*EXECUTOR_COMMAND, *executor_arguments])
+            ],
             api=[http_server],
         )
 
 
-async def _open_application(config: Config, keys: Keys) -> tuple[Scheduler, UUID | None]:
+async def _open_application(
+    config: Config, keys: Keys, tasks: Tasks, database: Database
+) -> tuple[Scheduler, UUID | None]:
     """The functions that tasks can call here, and the environment that they belong to, if there are any."""
     if config.scheduler.tasks is None:
         return Scheduler(), None
     application = load_application(config.scheduler.tasks)
-    return application, (await keys.ensure_environment(config.organisation, config.environment)).id
+    home = await keys.ensure_environment(config.organisation, config.environment)
+    await make_known(database, tasks, home.id, application)
+    return application, home.id
 
 
 def _take(batch_items: int, visibility_timeout_seconds: float) -> ConsumerConfig:

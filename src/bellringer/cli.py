@@ -75,7 +75,9 @@ def up(
         config = replace(config, scheduler=replace(config.scheduler, tasks=tasks))
     if sys.stderr.isatty() and config.log.level == "info" and config.log.format != "json":
         configure_logs("warning", "text")  # a person has the screen: it tells where things are, logs what is wrong
-    _run(run_in_foreground(config, role, console, demo=demo))
+    arguments = [] if config_file is None else ["--config", str(config_file)]
+    arguments += [] if tasks is None else ["--tasks", tasks]
+    _run(run_in_foreground(config, role, console, demo=demo, executor_arguments=arguments))
 
 
 @app.command()

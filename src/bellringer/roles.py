@@ -18,6 +18,7 @@ class Role(StrEnum):
     WORKER = "worker"
     PICKER = "picker"
     EXECUTOR = "executor"
+    ORCHESTRATOR = "orchestrator"
 
 
 def services_of(role: Role, assembly: Assembly) -> list[Service]:
@@ -34,5 +35,7 @@ def services_of(role: Role, assembly: Assembly) -> list[Service]:
             return [*assembly.foundation, *assembly.upkeep, *assembly.pickers]
         case Role.EXECUTOR:
             return [*assembly.foundation, *assembly.executors]
+        case Role.ORCHESTRATOR:
+            return [*assembly.foundation, *assembly.orchestrators]
         case _:
             assert_never(role)

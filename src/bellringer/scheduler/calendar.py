@@ -22,9 +22,9 @@ _MINUTE = timedelta(minutes=1)
 
 # One row for all tasks with the same fire times from then on: an interval of whole minutes counts by its minute.
 # Index: tasks_due.
-COMING = f"""
+COMING = """
 SELECT cron, time_zone, every_seconds, first, count(*) AS tasks,
-    (array_agg(name ORDER BY name))[1:{MOST_NAMES}] AS names
+    (array_agg(name ORDER BY name))[1:$4] AS names
 FROM (
     SELECT name, cron, time_zone, every_seconds, CASE
             WHEN cron IS NOT NULL THEN GREATEST(next_fire_at, $2)
@@ -37,9 +37,9 @@ FROM (
 GROUP BY cron, time_zone, every_seconds, first
 """
 # Index: occurrences_open.
-WAITING = f"""
+WAITING = """
 SELECT date_trunc('minute', due_at, 'UTC') AS minute, count(*) AS fire_times,
-    (array_agg(DISTINCT name ORDER BY name))[1:{MOST_NAMES}] AS names
+    (array_agg(DISTINCT name ORDER BY name))[1:$4] AS names
 FROM bellringer.occurrences JOIN bellringer.tasks ON number = task
 WHERE stage IN (0, 1) AND due_at >= $2 AND due_at < $3 AND environment_id = $1
 GROUP BY minute
@@ -64,8 +64,8 @@ class Coming(msgspec.Struct, frozen=True, kw_only=True):
 async def read_coming(connection: Connection, environment_id: UUID, start: datetime, end: datetime) -> Coming:
     """What an environment has from `start` to before `end`, as of one moment: nothing is counted twice."""
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        schedules = await connection.fetch(COMING, environment_id, start, end)
-        waiting = await connection.fetch(WAITING, environment_id, start, end)
+        schedules = await connection.fetch(COMING, environment_id, start, end, MOST_NAMES)
+        waiting = await connection.fetch(WAITING, environment_id, start, end, MOST_NAMES)
     minutes = [MinuteLoad(minute=row["minute"], fire_times=row["fire_times"], tasks=row["names"]) for row in waiting]
     return Coming(schedules=schedules, minutes=minutes)
 

@@ -205,6 +205,8 @@ class Scheduler:
     @overload
     def task(
         self,
+        function: None = None,
+        /,
         *,
         name: str | None = None,
         cron: str | None = None,
@@ -215,7 +217,7 @@ class Scheduler:
 
     def task(
         self,
-        function: Callable[P, R] | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         name: str | None = None,
@@ -223,7 +225,7 @@ class Scheduler:
         time_zone: str = "UTC",
         every_seconds: float | None = None,
         **options: Unpack[Options],
-    ) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
+    ) -> Function[..., Any] | Callable[[Callable[..., Any]], Function[..., Any]]:
         """Let tasks call a function, by its name; with `cron` or `every_seconds`, declare a task of that name, too.
 
         Raises `TypeError` for a function whose arguments a payload cannot give, `ValueError` for a name that is taken,
@@ -233,7 +235,7 @@ class Scheduler:
         if cron is not None or every_seconds is not None:
             schedule = Schedule(cron=cron, time_zone=time_zone, every_seconds=every_seconds)
 
-        def decorate(function: Callable[P, R]) -> Function[P, R]:
+        def decorate(function: Callable[..., Any]) -> Function[..., Any]:
             decorated = Function(function, name or function.__name__, schedule, options)
             if decorated.name in self._functions:
                 raise ValueError(f"there is a function {decorated.name} already: give one of them another name")

@@ -22,22 +22,6 @@ from bellringer.scheduler.model import (
     TaskNumber,
 )
 
-OCCURRENCE_COLUMNS = (
-    "fire_at",
-    "stage",
-    "due_at",
-    "attempt",
-    "picked_at",
-    "dispatched_at",
-    "started_at",
-    "ended_at",
-    "outcome",
-    "detail",
-    "missed_cause",
-    "executor",
-    "is_manual",
-    "cancel_requested",
-)
 # Index: occurrences_pkey.
 LIST_OCCURRENCES = """
 SELECT * FROM bellringer.occurrences WHERE task = $1 AND fire_at < $2 ORDER BY fire_at DESC LIMIT $3

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import msgspec
 
-from bellringer.broker import SYSTEM_ENVIRONMENT, Broker
+from bellringer.broker import Broker
 from bellringer.kernel.database import Connection, Database
-from bellringer.kernel.errors import Conflict, InvalidInput, NotFound
+from bellringer.kernel.errors import Conflict, InvalidInput
 from bellringer.kernel.ids import uuid7
-from bellringer.scheduler import history_store, task_store
-from bellringer.scheduler.calendar import MinuteLoad, calendar_of, read_coming
+from bellringer.scheduler import task_store
+from bellringer.scheduler.definition import check_definition
 from bellringer.scheduler.fire_times import check_schedule, fire_times_of
-from bellringer.scheduler.history_store import ExecutorView, FunctionView
+from bellringer.scheduler.history import History, check_limit, no_task, number_of, occurrence_of
 from bellringer.scheduler.model import (
-    Incident,
-    IncidentKind,
     Occurrence,
     Overlap,
-    PastAttempt,
     Schedule,
     Task,
     TaskDefinition,
@@ -30,14 +27,13 @@ from bellringer.scheduler.model import (
     TaskState,
     check_task_name,
 )
-from bellringer.scheduler.queues import queue_of_call
+from bellringer.scheduler.queues import queue_of
 from bellringer.scheduler.task_store import LockedTask
 
-LARGEST_PAGE = 1000
-LONGEST_CALENDAR_HOURS = 7 * 24
 MOST_PREVIEWED = 1000
 
-_FAR = datetime.max.replace(tzinfo=UTC)
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_PART_OF_NAME = re.compile(r"[A-Za-z0-9._:-]{0,128}")
 _DELETE_BATCH = 10_000
 
 
@@ -48,7 +44,7 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-class Tasks:
+class Tasks(History):
     """Tasks of all environments.
 
     Every change is made under the lock of the task's row, which pickers pass by and executors wait for; what was picked
@@ -57,11 +53,8 @@ class Tasks:
     """
 
     def __init__(self, database: Database, broker: Broker, *, on_change: Callable[[], None] = lambda: None) -> None:
-        self._database = database
+        super().__init__(database, on_change)
         self._broker = broker
-        self._on_change = on_change
-
-    # Tasks
 
     async def create(self, environment_id: UUID, name: str | None, definition: TaskDefinition) -> tuple[Task, bool]:
         """Make a task, of a name of its own if none is given; say whether it is new.
@@ -104,32 +97,33 @@ class Tasks:
     async def read(self, environment_id: UUID, name: str) -> Task:
         """The task of that name. Raises `NotFound`."""
         async with self._database.connection() as connection:
-            tasks = await task_store.read_tasks(connection, [await _number(connection, environment_id, name)])
+            tasks = await task_store.read_tasks(connection, [await number_of(connection, environment_id, name)])
         if not tasks:
-            raise _no_task(name)
+            raise no_task(name)
         return tasks[0]
 
     async def page(
-        self, environment_id: UUID, *, state: TaskState | None = None, prefix: str = "", after: str = "", limit: int = 50
+        self,
+        environment_id: UUID,
+        *,
+        state: TaskState | None = None,
+        prefix: str = "",
+        after: str = "",
+        limit: int = 50,
     ) -> TaskPage:
         """The tasks whose names come after that one, by name. Raises `InvalidInput`.
 
         Whether a task is active or finished is found out one by one: a page of such may be short, and yet not the last.
         """
-        _check_limit(limit)
-        _check_text(prefix, "prefix")
-        _check_text(after, "after")
+        check_limit(limit)
+        for field, value in (("prefix", prefix), ("after", after)):
+            if not _PART_OF_NAME.fullmatch(value):
+                raise InvalidInput(f"{field} holds what no name does", field=field)
         async with self._database.connection() as connection:
             names = await task_store.page(
                 connection, environment_id, state=state, prefix=prefix, after=after, limit=limit
             )
             return TaskPage(tasks=await task_store.read_tasks(connection, names.numbers), next=names.next)
-
-    async def list(
-        self, environment_id: UUID, *, state: TaskState | None = None, prefix: str = "", after: str = "", limit: int = 50
-    ) -> list[Task]:
-        """The tasks of a `page`."""
-        return (await self.page(environment_id, state=state, prefix=prefix, after=after, limit=limit)).tasks
 
     async def pause(self, environment_id: UUID, name: str) -> Task:
         """Let a task start nothing until it is resumed; what runs, and what was asked for by hand, goes on.
@@ -158,7 +152,7 @@ class Tasks:
     async def delete(self, environment_id: UUID, name: str) -> None:
         """Delete a task with its history; what runs comes to its end unrecorded. Raises `NotFound`."""
         async with self._database.connection() as connection:
-            number = await _number(connection, environment_id, name)
+            number = await number_of(connection, environment_id, name)
             await task_store.stop_task(connection, environment_id, name, TaskState.CANCELLED)
             # Bit by bit, each a transaction of its own: a history may be long.
             while await task_store.delete_history(connection, number, _DELETE_BATCH):
@@ -169,117 +163,28 @@ class Tasks:
     async def run_now(self, environment_id: UUID, name: str) -> Occurrence:
         """Let a task run at once, beside its schedule. Raises `NotFound`, `Conflict` if it is cancelled or refused."""
         async with self._database.connection() as connection:
-            number = await _number(connection, environment_id, name)
+            number = await number_of(connection, environment_id, name)
             answer = await task_store.run_task(connection, number)
             if answer is None:
-                raise _no_task(name)
+                raise no_task(name)
             verdict, fire_at = answer
             if verdict != "done":
                 raise Conflict(f"the task {name} is {verdict}")
-            occurrence = await _occurrence(connection, number, name, fire_at)
+            occurrence = await occurrence_of(connection, number, name, fire_at)
         self._on_change()
         return occurrence
 
-    # What became of them
-
-    async def occurrences(
-        self, environment_id: UUID, name: str, *, before: datetime | None = None, limit: int = 50
-    ) -> list[Occurrence]:
-        """The occurrences of a task, those picked ahead too, the newest first. Raises `NotFound`, `InvalidInput`."""
-        _check_limit(limit)
-        moment = _FAR if before is None else _aware(before, "before")
-        async with self._database.connection() as connection:
-            number = await _number(connection, environment_id, name)
-            return await history_store.list_occurrences(connection, number, name, before=moment, limit=limit)
-
-    async def occurrence(
-        self, environment_id: UUID, name: str, fire_at: datetime
-    ) -> tuple[Occurrence, list[PastAttempt]]:
-        """One occurrence, and its attempts before the newest. Raises `NotFound`."""
-        async with self._database.connection() as connection:
-            number = await _number(connection, environment_id, name)
-            found = await _occurrence(connection, number, name, _aware(fire_at, "fire_at"))
-            return found, await history_store.past_attempts(connection, number, fire_at)
-
-    async def retry(self, environment_id: UUID, name: str, fire_at: datetime) -> Occurrence:
-        """Try an occurrence again that is over and did not succeed; its incidents count as resolved.
-
-        Raises `NotFound`, `Conflict`.
-        """
-        async with self._database.connection() as connection:
-            number = await _number(connection, environment_id, name)
-            verdict = await history_store.retry(connection, number, _aware(fire_at, "fire_at"))
-            if verdict == "open":
-                raise Conflict("this occurrence is not over")
-            if verdict in {TaskState.CANCELLED, TaskState.REFUSED}:
-                raise Conflict(f"the task {name} is {verdict}")
-            if verdict not in {"done", None}:
-                raise Conflict(f"this occurrence has {verdict}")
-            occurrence = await _occurrence(connection, number, name, fire_at)
-        self._on_change()
-        return occurrence
-
-    async def cancel_occurrence(self, environment_id: UUID, name: str, fire_at: datetime) -> Occurrence:
-        """End an occurrence before it starts; one that runs is stopped by its executor, within a second or so.
-
-        Raises `NotFound`, `Conflict` for one that has ended otherwise.
-        """
-        async with self._database.connection() as connection:
-            number = await _number(connection, environment_id, name)
-            verdict = await history_store.cancel(connection, number, _aware(fire_at, "fire_at"))
-            if verdict not in {"done", None}:
-                raise Conflict(f"this occurrence is over: {verdict}")
-            return await _occurrence(connection, number, name, fire_at)
-
-    async def incidents(
+    async def list(
         self,
         environment_id: UUID,
         *,
-        kinds: Collection[IncidentKind] = (),
-        unresolved: bool = False,
-        before: int | None = None,
+        state: TaskState | None = None,
+        prefix: str = "",
+        after: str = "",
         limit: int = 50,
-    ) -> list[Incident]:
-        """What did not go as planned, the newest first; `unresolved`: failures that nobody tried again yet.
-
-        Raises `InvalidInput`.
-        """
-        _check_limit(limit)
-        async with self._database.connection() as connection:
-            return await history_store.list_incidents(
-                connection, environment_id, kinds=kinds, unresolved=unresolved, before=before, limit=limit
-            )
-
-    async def calendar(self, environment_id: UUID, start: datetime, hours: int = 24) -> list[MinuteLoad]:
-        """The minutes in which anything is to start, from the minute of `start` on. Raises `InvalidInput`.
-
-        It ends early, before a whole minute, where the schedules fire too often for all of it.
-        """
-        if not 1 <= hours <= LONGEST_CALENDAR_HOURS:
-            raise InvalidInput(f"hours must be from 1 to {LONGEST_CALENDAR_HOURS}", field="hours")
-        start = _aware(start, "start").astimezone(UTC).replace(second=0, microsecond=0)
-        try:
-            end = start + timedelta(hours=hours)
-        except OverflowError:
-            raise InvalidInput("the calendar ends with the year 9999", field="start") from None
-        async with self._database.connection() as connection:
-            coming = await read_coming(connection, environment_id, start, end)
-        return await asyncio.to_thread(calendar_of, coming, start, end)
-
-    async def executors(self) -> list[ExecutorView]:
-        """The processes that execute, those too that were not seen for a while."""
-        async with self._database.connection() as connection:
-            return await history_store.list_executors(connection)
-
-    async def functions(self, environment_id: UUID) -> list[FunctionView]:
-        """The functions that executors of an environment have, by name."""
-        async with self._database.connection() as connection:
-            return await history_store.list_functions(connection, environment_id)
-
-    async def now(self) -> datetime:
-        """The time of the database, by which everything here goes."""
-        async with self._database.connection() as connection:
-            return await task_store.now(connection)
+    ) -> list[Task]:
+        """The tasks of a `page`."""
+        return (await self.page(environment_id, state=state, prefix=prefix, after=after, limit=limit)).tasks
 
     async def _add(
         self, connection: Connection, environment_id: UUID, name: str, definition: TaskDefinition, queue: int
@@ -298,9 +203,7 @@ class Tasks:
             created_at=now,
         )
 
-    async def _change(
-        self, connection: Connection, stored: LockedTask, definition: TaskDefinition, queue: int
-    ) -> None:
+    async def _change(self, connection: Connection, stored: LockedTask, definition: TaskDefinition, queue: int) -> None:
         """Change a task under its lock, unless it is the same already."""
         goes_on = stored.state in {TaskState.ACTIVE, TaskState.PAUSED}
         if goes_on and _are_same(stored.definition, definition):
@@ -312,9 +215,7 @@ class Tasks:
             check_schedule(definition.schedule, now=now)
             await task_store.give_up_missed(connection, stored.number, now, "the schedule was changed")
             at = _time_of(definition.schedule, now)
-        await task_store.change_task(
-            connection, stored.number, definition, queue=queue, at=at, modified_at=now
-        )
+        await task_store.change_task(connection, stored.number, definition, queue=queue, at=at, modified_at=now)
         first_gone = await task_store.unpick(connection, stored.number, now, is_other_schedule=not is_same_schedule)
         if stored.state is TaskState.PAUSED:
             return
@@ -331,7 +232,7 @@ class Tasks:
         async with self._database.connection() as connection:
             reached = await task_store.stop_task(connection, environment_id, check_task_name(name), state)
         if reached is None:
-            raise _no_task(name)
+            raise no_task(name)
         if reached is not state:
             raise Conflict(f"the task {name} is {reached}")
         return await self.read(environment_id, name)
@@ -341,8 +242,7 @@ class Tasks:
         return await self.read(environment_id, name)
 
     async def _queue_of(self, environment_id: UUID, definition: TaskDefinition) -> int:
-        name = queue_of_call(environment_id, definition.call)
-        return (await self._broker.ensure_queue(SYSTEM_ENVIRONMENT, name)).number
+        return (await queue_of(self._broker, environment_id, definition.call)).number
 
 
 def preview(schedule: Schedule, count: int, now: datetime) -> list[datetime]:
@@ -355,3 +255,41 @@ def preview(schedule: Schedule, count: int, now: datetime) -> list[datetime]:
         return [at.astimezone(UTC)]
     upcoming = fire_times_of(schedule, created_at=now).upcoming(now)
     return [fire_time for fire_time, _ in zip(upcoming, range(count), strict=False)]
+
+
+def _completed(definition: TaskDefinition) -> TaskDefinition:
+    """A definition that is valid whenever it is stored, with its policy for overlaps. Raises `InvalidInput`."""
+    check_definition(definition, now=_LONG_AGO)
+    default = Overlap.SKIP if definition.schedule.is_recurring else Overlap.ALLOW
+    return msgspec.structs.replace(definition, overlap=definition.overlap or default)
+
+
+def _are_same(one: TaskDefinition, other: TaskDefinition) -> bool:
+    """Whether two definitions say the same, however their payloads are written."""
+    nothing = msgspec.Raw(b"null")
+    if msgspec.structs.replace(one, payload=nothing) != msgspec.structs.replace(other, payload=nothing):
+        return False
+    return bytes(one.payload) == bytes(other.payload) or (
+        msgspec.json.decode(one.payload) == msgspec.json.decode(other.payload)
+    )
+
+
+def _time_of(schedule: Schedule, now: datetime) -> datetime | None:
+    """The one time of a schedule that is given now; None if it is recurring."""
+    if schedule.delay_seconds is not None:
+        return now + timedelta(seconds=schedule.delay_seconds)
+    return schedule.at
+
+
+def _first_fire_time(task: LockedTask, moment: datetime) -> datetime | None:
+    """The first fire time after a moment."""
+    if task.at is not None:
+        return task.at if task.at > moment else None
+    return fire_times_of(task.definition.schedule, created_at=task.created_at).after(moment)
+
+
+async def _locked(connection: Connection, environment_id: UUID, name: str) -> LockedTask:
+    stored = await task_store.lock_task(connection, environment_id, check_task_name(name))
+    if stored is None:
+        raise no_task(name)
+    return stored

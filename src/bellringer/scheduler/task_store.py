@@ -10,7 +10,7 @@ import asyncpg
 import msgspec
 
 from bellringer.kernel.database import Connection
-from bellringer.scheduler.history_store import OCCURRENCE_COLUMNS, read_occurrence
+from bellringer.scheduler.history_store import read_occurrence
 from bellringer.scheduler.model import (
     Call,
     Misfire,
@@ -33,8 +33,13 @@ NOW = "SELECT clock_timestamp()"
 FIND_NUMBER = "SELECT number FROM bellringer.tasks WHERE environment_id = $1 AND name = $2"
 LOCK_TASK = "SELECT * FROM bellringer.tasks WHERE environment_id = $1 AND name = $2 FOR NO KEY UPDATE"
 # Indexes: tasks_pkey, and occurrences_pkey for the newest occurrence and those of a task with no fire time to come.
-READ_TASKS = f"""
-SELECT task.*, {", ".join(f"last.{column} AS last_{column}" for column in OCCURRENCE_COLUMNS)},
+READ_TASKS = """
+SELECT task.*,
+    last.fire_at AS last_fire_at, last.stage AS last_stage, last.due_at AS last_due_at,
+    last.attempt AS last_attempt, last.picked_at AS last_picked_at, last.dispatched_at AS last_dispatched_at,
+    last.started_at AS last_started_at, last.ended_at AS last_ended_at, last.outcome AS last_outcome,
+    last.detail AS last_detail, last.missed_cause AS last_missed_cause, last.executor AS last_executor,
+    last.is_manual AS last_is_manual, last.cancel_requested AS last_cancel_requested,
     CASE WHEN task.state = 'active' AND task.next_fire_at IS NULL THEN NOT EXISTS (
         SELECT FROM bellringer.occurrences WHERE task = task.number AND ended_at IS NULL
     ) ELSE false END AS is_finished
@@ -58,11 +63,11 @@ WHERE environment_id = $1 AND name > $2 AND name >= $3 AND name < $4 AND state <
 ORDER BY name LIMIT $5
 """
 # Index: tasks_environment_id_name_key, and occurrences_pkey of those with no fire time to come.
-PAGE_OF_ACTIVE = f"""
+PAGE_OF_ACTIVE = """
 WITH scanned AS MATERIALIZED (
     SELECT number, name, state, next_fire_at FROM bellringer.tasks
     WHERE environment_id = $1 AND name > $2 AND name >= $3 AND name < $4
-    ORDER BY name LIMIT {MOST_SCANNED}
+    ORDER BY name LIMIT $7
 ), chosen AS (
     SELECT number, name FROM scanned
     WHERE state = 'active' AND $6 = CASE WHEN next_fire_at IS NULL THEN NOT EXISTS (
@@ -74,36 +79,21 @@ SELECT ARRAY(SELECT number FROM chosen ORDER BY name) AS numbers, (SELECT max(na
     count(*) AS scanned, max(name) AS last_scanned
 FROM scanned
 """
-_DEFINITION_COLUMNS = (
-    "queue",
-    "once_at",
-    "delay_seconds",
-    "cron",
-    "time_zone",
-    "every_seconds",
-    "starting_at",
-    "call",
-    "payload",
-    "misfire",
-    "misfire_limit",
-    "misfire_window_seconds",
-    "overlap",
-    "time_limit_seconds",
-    "max_retries",
-    "retry_first_seconds",
-    "retry_cap_seconds",
-    "rerun_after_crash",
-)
-ADD_TASK = f"""
+ADD_TASK = """
 INSERT INTO bellringer.tasks (environment_id, name, next_fire_at, created_at, modified_at,
-    {", ".join(_DEFINITION_COLUMNS)})
-VALUES ($1, $2, $3, $4, $4, {", ".join(f"${5 + place}" for place in range(len(_DEFINITION_COLUMNS)))})
+    queue, once_at, delay_seconds, cron, time_zone, every_seconds, starting_at, call, payload, misfire,
+    misfire_limit, misfire_window_seconds, overlap, time_limit_seconds, max_retries, retry_first_seconds,
+    retry_cap_seconds, rerun_after_crash)
+VALUES ($1, $2, $3, $4, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 ON CONFLICT (environment_id, name) DO NOTHING
 RETURNING number
 """
-CHANGE_TASK = f"""
+CHANGE_TASK = """
 UPDATE bellringer.tasks SET modified_at = $2,
-    {", ".join(f"{column} = ${3 + place}" for place, column in enumerate(_DEFINITION_COLUMNS))}
+    queue = $3, once_at = $4, delay_seconds = $5, cron = $6, time_zone = $7, every_seconds = $8, starting_at = $9,
+    call = $10, payload = $11, misfire = $12, misfire_limit = $13, misfire_window_seconds = $14, overlap = $15,
+    time_limit_seconds = $16, max_retries = $17, retry_first_seconds = $18, retry_cap_seconds = $19,
+    rerun_after_crash = $20
 WHERE number = $1
 """
 PLAN_TASK = """
@@ -112,7 +102,7 @@ WHERE number = $1
 """
 UNPICK = "SELECT bellringer.unpick($1, $2, $3)"
 GIVE_UP_MISSED = "SELECT bellringer.give_up_missed(task, $2, $3) FROM bellringer.tasks AS task WHERE number = $1"
-STOP_TASK = "SELECT number, state FROM bellringer.stop_task($1, $2, $3)"
+STOP_TASK = "SELECT state FROM bellringer.stop_task($1, $2, $3)"
 RUN_TASK = "SELECT verdict, moment FROM bellringer.run_task($1)"
 # Indexes: occurrences_pkey, past_attempts_pkey, incidents_task.
 DELETE_HISTORY = """
@@ -124,7 +114,7 @@ DELETE_TASK = "DELETE FROM bellringer.tasks WHERE number = $1"
 LOCK_NUMBER = "SELECT FROM bellringer.tasks WHERE number = $1 FOR UPDATE"
 TABLES_BY_TASK = ("occurrences", "past_attempts", "incidents")
 
-_CALL: msgspec.json.Decoder[Call] = msgspec.json.Decoder(Call)  # type: ignore[arg-type]
+_CALL: msgspec.json.Decoder[Call] = msgspec.json.Decoder(Call)
 
 
 class LockedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,8 +178,7 @@ async def page(
     """The next tasks by name, after the one named and with that prefix."""
     arguments = (environment_id, after, prefix, prefix + _AFTER_EVERY_NAME, limit)
     if state in {TaskState.ACTIVE, TaskState.FINISHED}:
-        row = await connection.fetchrow(PAGE_OF_ACTIVE, *arguments, state is TaskState.FINISHED)
-        assert row is not None
+        (row,) = await connection.fetch(PAGE_OF_ACTIVE, *arguments, state is TaskState.FINISHED, MOST_SCANNED)
         is_full = len(row["numbers"]) == limit
         more = row["last_scanned"] if row["scanned"] == MOST_SCANNED else None
         return NamesPage(numbers=row["numbers"], next=row["last_chosen"] if is_full else more)
@@ -259,9 +248,10 @@ async def give_up_missed(connection: Connection, number: TaskNumber, moment: dat
     await connection.execute(GIVE_UP_MISSED, number, moment, why)
 
 
-async def stop_task(connection: Connection, environment_id: UUID, name: str, state: TaskState) -> asyncpg.Record | None:
-    """Pause or cancel a task; return its number and the state that it has then, which may be another final one."""
-    return await connection.fetchrow(STOP_TASK, environment_id, name, state)
+async def stop_task(connection: Connection, environment_id: UUID, name: str, state: TaskState) -> TaskState | None:
+    """Pause or cancel a task; return the state that it has then, which is another if it could not be paused."""
+    reached = await connection.fetchval(STOP_TASK, environment_id, name, state)
+    return None if reached is None else TaskState(reached)
 
 
 async def run_task(connection: Connection, number: TaskNumber) -> tuple[str, datetime] | None:

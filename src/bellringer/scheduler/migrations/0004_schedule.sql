@@ -249,7 +249,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
     misfire constant jsonb := COALESCE(in_options -> 'misfire', '{}');
     retry constant jsonb := COALESCE(in_options -> 'retry', '{}');
-    seven_days constant double precision := 7 * 24 * 3600.0;
+    first_seconds constant double precision := COALESCE((retry ->> 'first_seconds')::double precision, 10);
+    longest_delay constant double precision := 10 * 366 * 24 * 3600.0;
 BEGIN
     PERFORM bellringer.check_members('options', in_options, '{"misfire": "object", "overlap": "string?",
         "time_limit_seconds": "number", "retry": "object", "rerun_after_crash": "boolean"}', '{}');
@@ -267,14 +268,13 @@ BEGIN
     END IF;
     PERFORM bellringer.check_number('options.misfire.limit', (misfire ->> 'limit')::double precision, 1, 1000);
     PERFORM bellringer.check_number('options.misfire.window_seconds', (misfire ->> 'window_seconds')::double precision,
-        0, 10 * 366 * 24 * 3600.0);
+        0, longest_delay);
     PERFORM bellringer.check_number('options.time_limit_seconds',
-        (in_options ->> 'time_limit_seconds')::double precision, 0.001, seven_days);
+        (in_options ->> 'time_limit_seconds')::double precision, 0.001, 7 * 24 * 3600.0);
     PERFORM bellringer.check_number('options.retry.max_retries', (retry ->> 'max_retries')::double precision, 0, 100);
-    PERFORM bellringer.check_number('options.retry.first_seconds', (retry ->> 'first_seconds')::double precision,
-        0, seven_days);
+    PERFORM bellringer.check_number('options.retry.first_seconds', first_seconds, 0.001, longest_delay);
     PERFORM bellringer.check_number('options.retry.cap_seconds', (retry ->> 'cap_seconds')::double precision,
-        0, seven_days);
+        first_seconds, longest_delay);
 END $$;
 
 -- Cancels the task of that name for good, in the caller's transaction; says whether there was one.

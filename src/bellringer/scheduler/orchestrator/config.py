@@ -30,6 +30,10 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     namespace_file: str = f"{_ACCOUNT}/namespace"
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
 
+    def __post_init__(self) -> None:
+        if not self.url.startswith("https://"):
+            raise ValueError("url must begin with https://")
+
 
 class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Somebody else starts executors; the content of `token_file` goes along as a bearer token."""
@@ -37,6 +41,10 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     url: str | None = None
     token_file: str | None = None
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+
+    def __post_init__(self) -> None:
+        if self.url is not None and not self.url.startswith(("https://", "http://")):
+            raise ValueError("url must begin with https:// or http://")
 
 
 class OrchestratorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -62,10 +62,12 @@ def demand(loads: Iterable[Load], look_ahead_seconds: int, window_seconds: int) 
     for load in loads:
         if not 0 <= load.second <= look_ahead_seconds:
             continue
-        is_short = load.seconds < window_seconds
-        slots = load.runs * (load.seconds / window_seconds if is_short else 1.0)
-        end = load.second + (1 if is_short else math.ceil(load.seconds))
-        changes[max(0, load.second - window_seconds + 1)] += slots
+        if load.seconds < window_seconds:
+            slots = load.runs * load.seconds / window_seconds
+            begin, end = max(0, load.second - window_seconds + 1), load.second + 1
+        else:
+            slots, begin, end = load.runs, load.second, load.second + math.ceil(load.seconds)
+        changes[begin] += slots
         changes[min(end, look_ahead_seconds + 1)] -= slots
     # What is left where everything has been taken away again is the error of the sums.
     return [max(0.0, round(slots, 6)) for slots in accumulate(changes[:-1])]
