@@ -62,7 +62,7 @@ class Fire:
         return name
 
     def mend(self, *, everything: bool = False) -> None:
-        """Let who was stopped or away long enough go on, and start again who has ended; with `everything` all of them."""
+        """Let go on who was stopped or away long enough, and start who has ended; with `everything` all of them."""
         for process_id, go_on_at in list(self._stopped.items()):
             if everything or time.monotonic() > go_on_at:
                 self._go_on(process_id)

@@ -9,13 +9,13 @@ from typing import TypeVar
 from uuid import UUID
 
 import msgspec
+from bellringer.broker.config import BrokerConfig
 from tests.support.scheduler_history import records
 from tests.support.scheduler_history.records import Once, Request, Verb
 from tests.support.scheduler_under_fire.plan import PlannedTask, Step, microseconds_of
 
 from bellringer.assembly import SUBSYSTEMS
 from bellringer.broker import Broker
-from bellringer.broker.config import BrokerConfig
 from bellringer.config import Config
 from bellringer.edge.keys import Keys
 from bellringer.kernel.clock import SystemClock

@@ -7,8 +7,8 @@ from random import Random
 
 from tests.support.fire import Fire
 from tests.support.postgres import ExternalPostgres
-from tests.support.server import Server
 from tests.support.scheduler_under_fire.settings import PAUSE_SECONDS, SCHEDULER
+from tests.support.server import Server
 
 _PICKERS_AWAY_SECONDS = SCHEDULER.pick_ahead_seconds + SCHEDULER.start_promise_seconds + 5
 """Until fire times are missed that nobody had picked ahead."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from pathlib import Path
 
 import asyncpg
 import msgspec
@@ -64,7 +63,7 @@ async def count_open(url: str) -> int:
         await connection.close()
 
 
-async def read_history(url: str, requests: list[Request], runs: Path) -> History:
+async def read_history(url: str, requests: list[Request], runs: list[Run]) -> History:
     """The history of a run that is over."""
     connection = await asyncpg.connect(url)
     try:
@@ -107,7 +106,7 @@ async def read_history(url: str, requests: list[Request], runs: Path) -> History
         await connection.close()
     return History(
         requests=requests,
-        runs=read_runs(runs.read_bytes().splitlines() if runs.exists() else []),
+        runs=runs,
         tasks=tasks,
         occurrences=occurrences,
         incidents=incidents,

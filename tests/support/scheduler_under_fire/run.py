@@ -19,7 +19,7 @@ from tests.support.scheduler_history.records import Request
 from tests.support.scheduler_under_fire.driver import drive, prepare
 from tests.support.scheduler_under_fire.faults import Faults
 from tests.support.scheduler_under_fire.plan import PlannedTask, plan
-from tests.support.scheduler_under_fire.reading import count_open, read_history
+from tests.support.scheduler_under_fire.reading import count_open, read_history, read_runs
 from tests.support.scheduler_under_fire.settings import CLOCKS_APART_SECONDS, LIBRARY, RUNS_FILE, SCHEDULER, Size
 from tests.support.server import Server, serving
 
@@ -107,7 +107,7 @@ def run_under_fire(
         left = _drain(postgres.url, faults)
         for server in [*pickers, *executors]:
             server.terminate()
-        history = asyncio.run(read_history(postgres.url, driving.requests, runs))
+        history = asyncio.run(read_history(postgres.url, driving.requests, read_runs(runs.read_bytes().splitlines())))
         (folder / "history.json").write_bytes(msgspec.json.encode(history))
         tell("judging")
         report = check(history)
@@ -133,7 +133,7 @@ def _drain(url: str, faults: Faults) -> int:
 def _serving(role: str, url: str, runs: Path, apart_seconds: int) -> Iterator[Server]:
     """A process of that role whose clock is so far from the machine's."""
     settings = {"BELLRINGER_DATABASE_URL": url, "PYTHONPATH": f"{_ROOT}:{_ROOT / 'src'}", RUNS_FILE: str(runs)}
-    with serving(settings | _clock(apart_seconds), role=role, started=False) as server:
+    with serving({**settings, **_clock(apart_seconds)}, role=role, started=False) as server:
         fields = msgspec.structs.asdict(SCHEDULER)
         lines = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in fields.items()]
         (server.directory / "bellringer.toml").write_text("\n".join(["[scheduler]", *lines]))
