@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -83,6 +84,14 @@ class Stock:
         self._filled.set()
 
 
+class Installs(Protocol):
+    """Whoever has tables to make in an empty database."""
+
+    name: str
+
+    async def install(self, arguments: ConnectArguments) -> None: ...
+
+
 class Postgres:
     """One server for all contestants of a benchmark."""
 
@@ -96,7 +105,7 @@ class Postgres:
             await connection.execute(statement, timeout=600)
 
     @asynccontextmanager
-    async def fresh_database(self, contestant: Contestant) -> AsyncIterator[ConnectArguments]:
+    async def fresh_database(self, contestant: Installs) -> AsyncIterator[ConnectArguments]:
         """A database with the contestant's empty tables, dropped afterwards."""
         if contestant.name not in self._templates:
             template = f"template_{len(self._templates)}"

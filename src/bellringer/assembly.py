@@ -7,17 +7,19 @@ in, the consumers and loops, the pool, PostgreSQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
-from bellringer.broker.loops import Collector, InboxMover, Sweeper
+from bellringer.broker.loops import Collector as BrokerCollector
+from bellringer.broker.loops import InboxMover, Sweeper
 from bellringer.broker.moves import Mover, Moves
 from bellringer.broker.routes import broker_routes
-from bellringer.broker.samples import Sampler
+from bellringer.broker.samples import Sampler as QueueSampler
 from bellringer.broker.sqs.routes import sqs_routes
 from bellringer.broker.wakeups import PendingWatcher
 from bellringer.config import Config
@@ -31,6 +33,7 @@ from bellringer.kernel.embedded_postgres import EmbeddedPostgres, EmbeddedPostgr
 from bellringer.kernel.migrations import migrate
 from bellringer.kernel.service import Service
 from bellringer.kernel.tally import TallyFolder
+from bellringer.notifications.calls import NotificationCaller
 from bellringer.notifications.channels.capture import CapturedMailbox, CaptureServer
 from bellringer.notifications.channels.sender import OUTBOUND_QUEUE, EmailSender
 from bellringer.notifications.channels.smtp import SmtpTransport
@@ -38,6 +41,20 @@ from bellringer.notifications.digests.loops import CLOSED_QUEUE, DigestCloser, D
 from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.application import make_known
+from bellringer.scheduler.callers.function import FunctionCaller
+from bellringer.scheduler.callers.http import HttpCaller
+from bellringer.scheduler.callers.message import MessageCaller
+from bellringer.scheduler.executor import Executor
+from bellringer.scheduler.functions import Scheduler, load_application
+from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
+from bellringer.scheduler.orchestrator import orchestrator_of
+from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
+from bellringer.scheduler.picker import Dispatcher, Picker
+from bellringer.scheduler.queues import executed_queues
+from bellringer.scheduler.samples import Sampler as TaskSampler
+from bellringer.scheduler.samples import Samples
+from bellringer.scheduler.service import Tasks
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
@@ -49,21 +66,28 @@ class Assembly(msgspec.Struct, frozen=True, kw_only=True):
     keys: Keys
     notifications: Notifications
     foundation: list[Service]
+    upkeep: list[Service]
     workers: list[Service]
+    pickers: list[Service]
+    executors: list[Service]
+    orchestrators: list[Service]
     api: list[HttpServer]
 
 
 @asynccontextmanager
-async def open_database(config: Config, *, watch: list[Service] | None = None) -> AsyncIterator[Database]:
-    """The migrated database: external, or the embedded one, which is started unless a live process runs it already.
+async def open_database(
+    config: Config, *, watch: list[Service] | None = None, shared: bool = True
+) -> AsyncIterator[Database]:
+    """The migrated database: external, or the embedded one.
 
-    The service that keeps an embedded server up is added to `watch`. Raises `StartupError`.
+    `shared`: an embedded one that a live process runs already will do. One that is started here is kept up by a
+    service, which is added to `watch`. Raises `StartupError`.
     """
     async with AsyncExitStack() as stack:
         arguments = None
         if config.database.url is None:
             embedded_config = EmbeddedPostgresConfig(data_directory=Path(config.data_directory))
-            if watch is None:
+            if shared:
                 arguments = running_server(embedded_config)
             if arguments is None:
                 server = EmbeddedPostgres(embedded_config)
@@ -79,10 +103,16 @@ async def open_database(config: Config, *, watch: list[Service] | None = None) -
 
 
 @asynccontextmanager
-async def assemble(config: Config) -> AsyncIterator[Assembly]:
-    """Build everything; on exit write what is still in memory and close what was opened. Raises `StartupError`."""
+async def assemble(
+    config: Config, *, shared: bool = False, executor_arguments: Sequence[str] = ()
+) -> AsyncIterator[Assembly]:
+    """Build everything; on exit write what is still in memory and close what was opened. Raises `StartupError`.
+
+    `shared`: use the embedded database of another process, if one runs it. `executor_arguments`: what an executor that
+    is started from here is told on its command line.
+    """
     watch: list[Service] = []
-    async with open_database(config, watch=watch) as database, AsyncExitStack() as stack:
+    async with open_database(config, watch=watch, shared=shared) as database, AsyncExitStack() as stack:
         settings = config.notifications
         keys = Keys(database, SystemClock())
         broker = Broker(database, config.broker)
@@ -115,6 +145,29 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
         joiner = Joiner(database, broker, accepted, digests)
         grouper = Grouper(database, broker, closed, outbound, digests)
 
+        dispatcher = Dispatcher(database, broker, config.scheduler)
+        picker = Picker(database, dispatcher, config.scheduler)
+        tasks = Tasks(database, broker, on_change=picker.wake)
+        samples = Samples(database, pick_ahead_seconds=config.scheduler.pick_ahead_seconds)
+        application, home = await _open_application(config, keys, tasks, database)
+        functions = FunctionCaller(application)
+        stack.callback(functions.close)
+        http = HttpCaller()
+        stack.push_async_callback(http.close)
+        executor = Executor(
+            database,
+            broker,
+            await executed_queues(broker, home),
+            {
+                "http": http,
+                "message": MessageCaller(broker),
+                "notification": NotificationCaller(notifications),
+                "function": functions,
+            },
+            config.scheduler,
+            environment_id=home,
+        )
+
         stopping = asyncio.Event()
 
         def end_waits() -> None:
@@ -131,7 +184,7 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
                 broker_routes(broker, moves),
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
-                console_routes(keys, broker, moves, notifications, mailbox, stopping),
+                console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)
@@ -140,20 +193,44 @@ async def assemble(config: Config) -> AsyncIterator[Assembly]:
             keys=keys,
             notifications=notifications,
             foundation=[*watch, PendingWatcher(database, broker.wakeups), InboxMover(database, broker)],
-            workers=[
+            upkeep=[
                 TallyFolder(database),
                 Sweeper(database, broker),
-                Collector(database, broker),
+                BrokerCollector(database, broker),
+                QueueSampler(database),
+                TaskSampler(database, samples),
+                Announcer(database, broker),
+                Watcher(database, config.scheduler),
+                Collector(database, config.scheduler),
+                Replanner(database, config.scheduler),
+            ],
+            workers=[
                 Mover(database, broker),
-                Sampler(database),
                 Expirer(database, settings),
                 Consumer(broker, outbound, sender.handle, _take(100, visibility)),
                 Consumer(broker, closed, grouper.handle, _take(10, visibility)),
                 DigestCloser(database, broker, closed),
                 Consumer(broker, accepted, joiner.handle, _take(1000, visibility)),
             ],
+            pickers=[dispatcher, picker],
+            executors=[executor],
+            orchestrators=[
+                orchestrator_of(database, config.orchestrator, command=[*EXECUTOR_COMMAND, *executor_arguments])
+            ],
             api=[http_server],
         )
+
+
+async def _open_application(
+    config: Config, keys: Keys, tasks: Tasks, database: Database
+) -> tuple[Scheduler, UUID | None]:
+    """The functions that tasks can call here, and the environment that they belong to, if there are any."""
+    if config.scheduler.tasks is None:
+        return Scheduler(), None
+    application = load_application(config.scheduler.tasks)
+    home = await keys.ensure_environment(config.organisation, config.environment)
+    await make_known(database, tasks, home.id, application)
+    return application, home.id
 
 
 def _take(batch_items: int, visibility_timeout_seconds: float) -> ConsumerConfig:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import typer
 import uvloop
+from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -62,14 +63,21 @@ def up(
     config_file: ConfigFile = None,
     role: Annotated[Role, typer.Option(help="What this process runs.")] = Role.ALL,
     demo: Annotated[bool, typer.Option("--demo", help="Replay a sample of task events, once.")] = False,  # noqa: FBT002
+    tasks: Annotated[
+        str | None, typer.Option(help="Functions to run as tasks: `package.module:attribute` of their Scheduler.")
+    ] = None,
 ) -> None:
     """Start Bellringer in the foreground; Ctrl-C or SIGTERM stops it in order."""
     from bellringer.foreground import run_in_foreground  # noqa: PLC0415 - keeps the other commands quick
 
     config = _read(config_file)
+    if tasks is not None:
+        config = replace(config, scheduler=replace(config.scheduler, tasks=tasks))
     if sys.stderr.isatty() and config.log.level == "info" and config.log.format != "json":
         configure_logs("warning", "text")  # a person has the screen: it tells where things are, logs what is wrong
-    _run(run_in_foreground(config, role, console, demo=demo))
+    arguments = [] if config_file is None else ["--config", str(config_file)]
+    arguments += [] if tasks is None else ["--tasks", tasks]
+    _run(run_in_foreground(config, role, console, demo=demo, executor_arguments=arguments))
 
 
 @app.command()

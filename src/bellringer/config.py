@@ -21,6 +21,8 @@ from bellringer.kernel.database import DatabaseConfig
 from bellringer.kernel.errors import InvalidInput, StartupError
 from bellringer.kernel.logs import LogFormat, LogLevel
 from bellringer.notifications.service import NotificationsConfig
+from bellringer.scheduler.config import SchedulerConfig
+from bellringer.scheduler.orchestrator.config import OrchestratorConfig
 
 DEFAULT_FILE = Path("bellringer.toml")
 
@@ -44,6 +46,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     edge: EdgeConfig = EdgeConfig()
     broker: BrokerConfig = BrokerConfig()
     sqs: SqsConfig = SqsConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
+    orchestrator: OrchestratorConfig = OrchestratorConfig()
     notifications: NotificationsConfig = NotificationsConfig()
 
     def __post_init__(self) -> None:
@@ -68,6 +72,13 @@ VARIABLES: Mapping[str, str] = {
     "BELLRINGER_QUEUE_VISIBILITY_TIMEOUT_SECONDS": "broker.visibility_timeout_seconds",
     "BELLRINGER_QUEUE_RETENTION_SECONDS": "broker.retention_seconds",
     "BELLRINGER_SQS_VERIFY_SIGNATURES": "sqs.verify_signatures",
+    "BELLRINGER_TASKS": "scheduler.tasks",
+    "BELLRINGER_EXECUTOR_CONCURRENCY": "scheduler.concurrency",
+    "BELLRINGER_START_PROMISE_SECONDS": "scheduler.start_promise_seconds",
+    "BELLRINGER_TASK_RETENTION_SECONDS": "scheduler.retention_seconds",
+    "BELLRINGER_ORCHESTRATOR_DRIVER": "orchestrator.driver",
+    "BELLRINGER_ORCHESTRATOR_MINIMUM": "orchestrator.minimum",
+    "BELLRINGER_ORCHESTRATOR_MAXIMUM": "orchestrator.maximum",
     "BELLRINGER_DIGEST_WINDOW_SECONDS": "notifications.digest_window_seconds",
     "BELLRINGER_RECIPIENTS_PER_EMAIL": "notifications.recipients_per_email",
     "BELLRINGER_EVENTS_PER_EMAIL": "notifications.events_per_email",

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,10 +28,24 @@ from bellringer.roles import Role, services_of
 KEY_FILE = "api-key"
 _KEY_VARIABLE = "BELLRINGER_API_KEY"
 _DEMO = "demo"
+_WITH_HTTP = {Role.ALL, Role.API}
+_WORK = {
+    Role.WORKER: "works on the queues and the tasks",
+    Role.PICKER: "picks tasks",
+    Role.EXECUTOR: "executes tasks",
+    Role.ORCHESTRATOR: "sees to it that there are executors",
+}
+_GUESTS = {Role.PICKER, Role.EXECUTOR, Role.ORCHESTRATOR}
+"""What may run beside a process that has started the embedded database, and use it."""
 
 
-async def run_in_foreground(config: Config, role: Role, console: Console, *, demo: bool) -> None:
-    """Start, report, run until SIGINT or SIGTERM, stop. Raises `StartupError`."""
+async def run_in_foreground(
+    config: Config, role: Role, console: Console, *, demo: bool, executor_arguments: Sequence[str] = ()
+) -> None:
+    """Start, report, run until SIGINT or SIGTERM, stop. Raises `StartupError`.
+
+    `executor_arguments` are for the command line of executors that an orchestrator starts.
+    """
     if demo and role is not Role.ALL:
         raise StartupError("the demo needs HTTP and the work behind it: leave --role out")
     stopping = asyncio.Event()
@@ -40,8 +54,10 @@ async def run_in_foreground(config: Config, role: Role, console: Console, *, dem
         loop.add_signal_handler(signal_number, stopping.set)
     async with AsyncExitStack() as stack:
         with console.status("Starting PostgreSQL and Bellringer" if config.database.url is None else "Starting"):
-            assembly = await stack.enter_async_context(assemble(config))
-        if role is not Role.WORKER:  # it shares a host with the process that has the port
+            assembly = await stack.enter_async_context(
+                assemble(config, shared=role in _GUESTS, executor_arguments=executor_arguments)
+            )
+        if role in _WITH_HTTP:  # the others share a host with the process that has the port
             for server in assembly.api:
                 server.check_port()
         key = await _first_key(config, assembly)
@@ -114,8 +130,8 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
     async def present(self, role: Role, stopping: asyncio.Event, *, demo: bool) -> None:
         """Say where things are as soon as they are there, then show the demo if that was asked for."""
-        if role is Role.WORKER:
-            self.console.print("Bellringer works on the queues. Ctrl-C stops it.")
+        if role not in _WITH_HTTP:
+            self.console.print(f"Bellringer {_WORK[role]}. Ctrl-C stops it.")
             return
         await self._until_listening()
         if stopping.is_set():

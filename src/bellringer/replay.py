@@ -34,6 +34,7 @@ from rich.text import Text
 from bellringer import __version__
 from bellringer.kernel.backoff import Backoff
 from bellringer.kernel.errors import BellringerError
+from bellringer.kernel.http_client import reason_of
 
 DEFAULT_CONCURRENCY = 64
 DEFAULT_PATIENCE_SECONDS = 60.0
@@ -50,7 +51,6 @@ _HOPELESS = {401, 403, 404, 405}
 
 _RUN = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-_OS_ERROR = re.compile(r" \(os error \d+\)$")
 
 
 class ReplayError(BellringerError):
@@ -106,9 +106,9 @@ class Api:
             response = await builder.build().send()
             content = bytes(await response.bytes())
         except TransportError as error:
-            raise NoAnswer(_reason(error)) from error
+            raise NoAnswer(reason_of(error)) from error
         except PyreqwestError as error:
-            raise ReplayError(f"{self.url} cannot be asked: {_reason(error)}") from error
+            raise ReplayError(f"{self.url} cannot be asked: {reason_of(error)}") from error
         return Answer(
             status=response.status,
             body=content,
@@ -393,14 +393,6 @@ def _retry_after_seconds(value: str | None) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
-
-
-def _reason(error: PyreqwestError) -> str:
-    """The innermost cause, which is the one that a person can act on."""
-    causes = (getattr(error, "details", None) or {}).get("causes") or []
-    message = str(causes[-1]["message"]) if causes else error.message
-    message = _OS_ERROR.sub("", message)
-    return message[:1].lower() + message[1:]
 
 
 def _printable(text: str) -> str:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bellringer.kernel.errors import InvalidInput
-from bellringer.notifications.model import audience_of, check_text, normalize_address
+from bellringer.notifications.model import audience_of, normalize_address
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,3 @@ Addresses = st.frozensets(st.sampled_from("abcdefgh"), min_size=1).map(
 def test_an_audience_stands_for_a_set_of_recipients(one: tuple[str, ...], other: tuple[str, ...]) -> None:
     assert (audience_of(one) == audience_of(other)) == (one == other)
     assert len(audience_of(one)) == 16
-
-
-@pytest.mark.parametrize("text", ["a", "ä", "a b", "a" * 10, "a\u00a0b", "東京\u3000支店", "👨\u200d👩\u200d👧", None])
-def test_text_within_its_bounds_is_taken(text: str | None) -> None:
-    check_text(text, "subject", 10)
-
-
-@pytest.mark.parametrize("text", ["", "a" * 11, "a\nb", "\x00", "a\x7f", "\u2028", "\u202e", "\ud800"])
-def test_text_that_is_empty_too_long_or_invisible_names_its_field(text: str) -> None:
-    with pytest.raises(InvalidInput) as refused:
-        check_text(text, "subject", 10)
-    assert refused.value.field == "subject"

@@ -315,7 +315,7 @@ class Server:
         if not self.is_running():
             return True
         if self.role == WORKER:
-            return "Bellringer works on the queues." in self.log()
+            return "Bellringer works on the queues" in self.log()
         return self.readiness() == 200
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,11 +9,8 @@ from typing import Literal
 
 from bellringer.broker import Queue, QueueCounts
 from bellringer.broker.model import QueueSample
+from bellringer.console.course import Course
 from bellringer.console.plot import Buckets, Plot, Series, draw
-
-# Samples are taken so far apart, and only when something has changed since the last one.
-_SAMPLING = timedelta(seconds=10)
-_MINUTE = timedelta(minutes=1)
 
 
 class Period(StrEnum):
@@ -33,14 +29,23 @@ class Period(StrEnum):
         """Its length."""
         return 3600 if self is Period.HOUR else 86_400
 
+    @property
+    def label_seconds(self) -> int:
+        """How far apart the times that a plot names are."""
+        return 600 if self is Period.HOUR else 3 * 3600
+
+    def buckets(self, now: datetime) -> Buckets:
+        """The period up to now, in parts of a minute or a quarter of an hour."""
+        seconds = 60 if self is Period.HOUR else 900
+        return Buckets.until(now, seconds, self.seconds // seconds)
+
 
 def plots_of(
     queue: Queue, samples: Sequence[QueueSample], counts: QueueCounts, period: Period, now: datetime
 ) -> tuple[Plot, Plot]:
     """Depth and pace of a queue over a period up to `now`, when it had these counts."""
-    seconds, label_seconds = (60, 600) if period is Period.HOUR else (900, 3 * 3600)
-    buckets = Buckets.until(now, seconds, period.seconds // seconds)
-    known = _complete(queue, samples, counts, now)
+    buckets = period.buckets(now)
+    known = Course(_complete(queue, samples, counts, now))
     deepest = [_deepest(known, *buckets.bounds(index)) for index in range(buckets.count)]
     depth = draw(
         "Depth",
@@ -52,18 +57,18 @@ def plots_of(
             Series(kind="delayed", name="delayed", values=_values(deepest, "delayed")),
         ],
         stacked=True,
-        label_seconds=label_seconds,
+        label_seconds=period.label_seconds,
     )
     pace = draw(
         "Pace",
         "messages a minute",
         buckets,
         [
-            Series(kind="published", name="published", values=_per_minute(known, "published", buckets, now)),
-            Series(kind="finished", name="finished", values=_per_minute(known, "finished", buckets, now)),
+            Series(kind="published", name="published", values=_per_minute(known, "published", buckets)),
+            Series(kind="finished", name="finished", values=_per_minute(known, "finished", buckets)),
         ],
         stacked=False,
-        label_seconds=label_seconds,
+        label_seconds=period.label_seconds,
     )
     return depth, pace
 
@@ -92,41 +97,15 @@ def _values(
     return [None if sample is None else getattr(sample, number) for sample in samples]
 
 
-def _deepest(samples: Sequence[QueueSample], begin: datetime, end: datetime) -> QueueSample | None:
+def _deepest(known: Course[QueueSample], begin: datetime, end: datetime) -> QueueSample | None:
     """Of the samples that held at some time in a bucket the one with the most messages."""
-    first = max(0, bisect_right(samples, begin, key=_at) - 1)
-    held = [sample for sample in samples[first : bisect_right(samples, end, key=_at)] if sample.at < end]
-    return max(held, key=lambda sample: sample.pending + sample.in_flight + sample.delayed, default=None)
+    return max(
+        known.held(begin, end), key=lambda sample: sample.pending + sample.in_flight + sample.delayed, default=None
+    )
 
 
 def _per_minute(
-    samples: Sequence[QueueSample], total: Literal["published", "finished"], buckets: Buckets, now: datetime
+    known: Course[QueueSample], total: Literal["published", "finished"], buckets: Buckets
 ) -> list[float | None]:
-    """By how much a total grew in each bucket, a minute; for the last, which is not over, in as long up to now."""
-    length = timedelta(seconds=buckets.seconds)
-    rates: list[float | None] = []
-    for index in range(buckets.count):
-        end = min(buckets.bounds(index)[1], now)
-        if end <= samples[0].at:
-            rates.append(None)
-        else:
-            grown = _total_at(samples, total, end) - _total_at(samples, total, end - length)
-            rates.append(round(max(0.0, grown) / (length / _MINUTE), 2))
-    return rates
-
-
-def _total_at(samples: Sequence[QueueSample], total: Literal["published", "finished"], moment: datetime) -> float:
-    """A total between two samples: it stood still at first, for nobody wrote a sample, and grew up to the second."""
-    index = bisect_right(samples, moment, key=_at)
-    after = samples[min(index, len(samples) - 1)]
-    before = samples[max(0, index - 1)]
-    began_at = max(before.at, after.at - _SAMPLING)
-    low: int = getattr(before, total)
-    high: int = getattr(after, total)
-    if moment <= began_at or after.at <= began_at:
-        return low
-    return low + (high - low) * ((moment - began_at) / (after.at - began_at))
-
-
-def _at(sample: QueueSample) -> datetime:
-    return sample.at
+    grown = known.growth(lambda sample: getattr(sample, total), buckets)
+    return [None if value is None else round(value * 60 / buckets.seconds, 2) for value in grown]

@@ -65,6 +65,13 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if 0 <= seconds < 1 else span(seconds)
 
 
+def took(seconds: float) -> str:
+    """How long something took: three digits at most say enough."""
+    if seconds < 10:
+        return duration(seconds) if seconds < 0.9995 else f"{seconds:.1f} s"
+    return span(seconds)
+
+
 def coarse(seconds: float) -> str:
     """A length of time in its largest unit, for narrow columns."""
     return _coarse(math.floor(seconds))
@@ -95,6 +102,27 @@ def absolute(moment: datetime) -> str:
 def exact(moment: datetime) -> str:
     """A day and a time to the millisecond, in UTC."""
     return f"{moment.astimezone(UTC):%b %d, %H:%M:%S.%f}"[:-3]
+
+
+def moment(value: datetime) -> str:
+    """A day and a time in UTC: to the second, and to the millisecond where it has any."""
+    return exact(value).removesuffix(".000")
+
+
+def day(value: datetime) -> str:
+    """A day in UTC."""
+    return f"{value.astimezone(UTC):%b %d}"
+
+
+def after(value: datetime, other: datetime) -> str:
+    """How long after another moment, or before it."""
+    seconds = (value - other).total_seconds()
+    return f"{took(-seconds)} before" if seconds < 0 else f"{took(seconds)} after"
+
+
+def instant(moment: datetime) -> str:
+    """A moment as programs write it, in UTC."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def clock(moment: datetime) -> str:

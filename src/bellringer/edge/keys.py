@@ -112,6 +112,13 @@ class Keys:
             if not await store.revoke_key(connection, key_id):
                 raise NotFound(f"there is no API key {key_id}")
 
+    async def ensure_environment(self, organisation: str, name: str) -> Environment:
+        """The environment of that name, made if it is new. Raises `InvalidInput` for a name that is not allowed."""
+        check_name(organisation, "organisation")
+        check_name(name, "environment")
+        async with self._database.connection() as connection:
+            return await store.ensure_environment(connection, organisation, name)
+
     async def environment(self, environment_id: UUID) -> Environment:
         """The environment with that id. Raises `NotFound`."""
         async with self._database.connection() as connection:

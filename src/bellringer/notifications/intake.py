@@ -20,6 +20,7 @@ import msgspec
 from bellringer.edge.decoding import decode_json
 from bellringer.kernel.errors import InvalidInput, TooLarge, UnsupportedFormat
 from bellringer.kernel.ids import uuid7
+from bellringer.kernel.text import check_text
 from bellringer.notifications.model import (
     EARLIEST,
     LARGEST_BATCH,
@@ -29,7 +30,6 @@ from bellringer.notifications.model import (
     MOST_RECIPIENTS,
     NewNotification,
     Submission,
-    check_text,
     normalize_address,
 )
 
@@ -149,7 +149,7 @@ def _convert(
 
 
 def _from_plain_event(event: PlainEvent) -> NewNotification:
-    return _notification(
+    return new_notification(
         type=event.type,
         source=event.source,
         subject=event.subject,
@@ -164,7 +164,7 @@ def _from_cloud_event(event: CloudEvent) -> NewNotification:
     check_text(event.source, "source", LONGEST_KEY)
     if bytes(event.data) and event.data_base64 is not None:
         raise InvalidInput("an event has either data or data_base64", field="data_base64")
-    return _notification(
+    return new_notification(
         type=event.type,
         source=event.source,
         subject=event.subject,
@@ -187,7 +187,7 @@ def _recipients_of(event: CloudEvent) -> list[str]:
     raise InvalidInput("name the recipients in the attribute recipients or in data.recipients", field="recipients")
 
 
-def _notification(
+def new_notification(
     *,
     type: str,  # noqa: A002 - the name that the field has in every form
     source: str | None,
@@ -196,6 +196,7 @@ def _notification(
     recipients: list[str],
     data: str | None,
 ) -> NewNotification:
+    """An event with an id and its recipients in order. Raises `InvalidInput` with the field at fault."""
     check_text(type, "type", LONGEST_TYPE)
     check_text(source, "source", LONGEST_KEY)
     check_text(subject, "subject", 500)

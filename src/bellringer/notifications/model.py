@@ -1,9 +1,8 @@
-"""Records of notifications, and what an address and a name may look like."""
+"""Records of notifications, and what an address may look like."""
 
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal
@@ -20,8 +19,6 @@ LARGEST_BATCH = 1000
 MOST_RECIPIENTS = 10_000
 LONGEST_WINDOW_SECONDS = 7 * 24 * 3600
 
-_DIRECTION_OVERRIDES = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Unicode's explicit embeddings, overrides and isolates: with them a text reads other than it is."""
 # The first and the last moment of `datetime` stand for infinity in the database, and those near them have no name in
 # other time zones. Producers send the first one for "not set".
 EARLIEST, LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
@@ -134,20 +131,3 @@ def audience_of(recipients: tuple[str, ...]) -> bytes:
     looks at audiences, of which a flood has few, and never at single notifications.
     """
     return hashlib.sha256("\n".join(recipients).encode()).digest()[:16]
-
-
-def check_text(value: str | None, field: str, longest: int) -> None:
-    """Raise `InvalidInput` for text that is empty, too long or not one line."""
-    if value is None:
-        return
-    if not 1 <= len(value) <= longest:
-        raise InvalidInput(f"{field} must have 1 to {longest} characters", field=field)
-    if not value.isprintable() and any(map(_disturbs_a_line, value)):
-        raise InvalidInput(
-            f"{field} must not hold control characters, line breaks or overrides of direction", field=field
-        )
-
-
-def _disturbs_a_line(character: str) -> bool:
-    """Whether a character is more than ordinary text, such as a no-break space or a joined emoji, has in it."""
-    return unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"} or character in _DIRECTION_OVERRIDES

@@ -13,6 +13,7 @@ from bellringer.kernel.batcher import BatcherConfig, MicroBatcher
 from bellringer.kernel.database import ITEM_FAULTS, Database
 from bellringer.kernel.errors import Conflict, InvalidInput, NotFound
 from bellringer.kernel.tally import Tallies
+from bellringer.kernel.text import check_text
 from bellringer.notifications import store
 from bellringer.notifications.channels.email import parse_sender
 from bellringer.notifications.channels.smtp import SmtpConfig
@@ -26,7 +27,6 @@ from bellringer.notifications.model import (
     Submission,
     TimelineEntry,
     Workflow,
-    check_text,
 )
 
 ACCEPTED_QUEUE = "notifications.accepted"

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from bellringer.kernel.database import Connection
 from bellringer.scheduler.model import Invocation
 
-Effect: TypeAlias = Callable[[Connection], Awaitable[None]]
-"""Something to do in the transaction that records the end of a run, as its last statements."""
+
+class Effect(Protocol):
+    """Something to do in the transaction that records the end of a run: both happen, or neither."""
+
+    async def apply(self, connection: Connection) -> None:
+        """Do it, as the last statements of the transaction. What it raises makes the run a failure."""
+        ...
+
+    def committed(self) -> None:
+        """Learn that the transaction has committed. May not raise."""
+        ...
 
 
 class Caller(Protocol):

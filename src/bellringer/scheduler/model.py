@@ -128,6 +128,11 @@ class FunctionCall(
 Call: TypeAlias = HttpCall | MessageCall | NotificationCall | FunctionCall
 
 
+def kind_of(call: Call) -> str:
+    """What the field `type` of a call says."""
+    return str(call.__struct_config__.tag)
+
+
 class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be said of a task but its name.
 

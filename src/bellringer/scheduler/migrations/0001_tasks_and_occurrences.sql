@@ -33,6 +33,7 @@ CREATE TABLE bellringer.tasks (
     CHECK (state = 'active' OR next_fire_at IS NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE INDEX tasks_due ON bellringer.tasks (next_fire_at) WHERE next_fire_at IS NOT NULL;
+CREATE INDEX tasks_once_at ON bellringer.tasks (once_at) WHERE once_at IS NOT NULL;
 COMMENT ON COLUMN bellringer.tasks.queue IS 'Number of the queue of the broker that its occurrences are handed to';
 COMMENT ON COLUMN bellringer.tasks.payload IS 'JSON, byte for byte as it was given';
 COMMENT ON COLUMN bellringer.tasks.is_planned IS
@@ -99,8 +100,10 @@ CREATE TABLE bellringer.incidents (
     cause text,
     detail text,
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    resolved_at timestamptz
+    resolved_at timestamptz,
+    is_announced boolean NOT NULL DEFAULT false
 );
+CREATE INDEX incidents_unannounced ON bellringer.incidents (id) WHERE NOT is_announced;
 CREATE INDEX incidents_environment ON bellringer.incidents (environment_id, id);
 CREATE INDEX incidents_unresolved ON bellringer.incidents (environment_id, id)
     WHERE resolved_at IS NULL AND kind IN ('failed', 'timed_out', 'crashed');

@@ -1,0 +1,190 @@
+"""The schedulers that are measured side by side, and the first of them: the seed's table and statements by the letter.
+
+Each stores tasks that are due at one moment, and says which processes run them: two that execute on each side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import asyncpg
+import uvloop
+
+from bench.queue_contestants import ConnectArguments, connected
+from bench.scheduler_work import Job, Marks, command, job_of_this_process
+
+EXECUTORS = 2
+
+
+class Scheduler(ABC):
+    """A scheduler under measurement.
+
+    `lead_seconds` is how long before their moment tasks are stored; `unfinished` a query that counts those whose end
+    is not recorded; `ended`, where it is kept, when the last one ended, in seconds since 1970.
+    """
+
+    name: str
+    lead_seconds = 15.0
+    unfinished: str
+    ended: str | None = None
+
+    @abstractmethod
+    async def install(self, arguments: ConnectArguments) -> None:
+        """Make the tables in an empty database."""
+
+    @abstractmethod
+    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
+        """Store that many one-time tasks of that moment, in seconds since 1970, the fastest way there is."""
+
+    @abstractmethod
+    def commands(self, job: Job) -> Sequence[Sequence[str]]:
+        """The processes that pick and execute."""
+
+    def settings(self, job: Job) -> dict[str, str]:  # noqa: ARG002 - of most
+        """What the processes find in their environment."""
+        return {}
+
+
+class Seed(Scheduler):
+    """The seed: picked ten at a time, pushed one by one, a statement for each start and each end.
+
+    What it leaves open is decided in its favour: unpicked tasks have an index by time; the queue is pgmq's table,
+    which shows a message from the task's moment on; an executor works on 16 tasks at a time, each over a connection
+    with prepared statements, and looks for more every 20 ms.
+    """
+
+    name = "seed"
+    pick = 10
+    pull = 1
+    slots = 16
+    unfinished = "SELECT count(*) FROM tasks WHERE ended_at IS NULL"
+    ended = "SELECT extract(epoch FROM max(ended_at))::float8 FROM tasks"
+    schema = """
+        CREATE TABLE tasks (
+            id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            task text,
+            scheduled_at timestamptz,
+            picked_at timestamptz,
+            started_at timestamptz,
+            ended_at timestamptz
+        );
+        CREATE INDEX tasks_unpicked ON tasks (scheduled_at) WHERE picked_at IS NULL;
+        CREATE TABLE queue (
+            id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            vt timestamptz NOT NULL,
+            message jsonb NOT NULL
+        );
+        CREATE INDEX queue_vt ON queue (vt);
+    """
+
+    async def install(self, arguments: ConnectArguments) -> None:
+        async with connected(arguments) as connection:
+            await connection.execute(self.schema)
+
+    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
+        async with connected(arguments) as connection:
+            await connection.execute(
+                "INSERT INTO tasks (task, scheduled_at)"
+                " SELECT 'no_op:' || number, $2 FROM generate_series(1, $1) number",
+                tasks,
+                datetime.fromtimestamp(fire_at, UTC),
+                timeout=3600,
+            )
+            await connection.execute("VACUUM ANALYZE tasks", timeout=3600)
+
+    def commands(self, job: Job) -> Sequence[Sequence[str]]:
+        parts = ["pick", "pick", *["execute"] * EXECUTORS]
+        return [command(__name__, job.for_part(f"{part} {self.pick} {self.pull} {self.slots}")) for part in parts]
+
+
+class BatchedSeed(Seed):
+    """The same statements, picked a thousand at a time, pushed together, and pulled ten at a time."""
+
+    name = "seed, batched"
+    pick = 1000
+    pull = 10
+
+
+async def pick_once(connection: asyncpg.Connection[asyncpg.Record], limit: int) -> int:
+    """The seed's pick and push; returns how many."""
+    async with connection.transaction():
+        rows = await connection.fetch(
+            "SELECT * FROM tasks WHERE scheduled_at <= (NOW() + INTERVAL '2 MINUTE') AND picked_at IS NULL"
+            f" ORDER BY scheduled_at ASC LIMIT {limit} FOR UPDATE SKIP LOCKED"
+        )
+        if not rows:
+            return 0
+        await connection.execute(
+            "UPDATE tasks SET picked_at = NOW() WHERE id = ANY($1::integer[])", [row["id"] for row in rows]
+        )
+    push = (
+        "INSERT INTO queue (vt, message)"
+        " SELECT vt, jsonb_build_object('task_id', id, 'payload', task, 'scheduled_at', vt)"
+        " FROM unnest($1::integer[], $2::text[], $3::timestamptz[]) AS pushed (id, task, vt)"
+    )
+    together = limit > 10
+    for part in [rows] if together else [[row] for row in rows]:
+        await connection.execute(
+            push, [row["id"] for row in part], [row["task"] for row in part], [row["scheduled_at"] for row in part]
+        )
+    return len(rows)
+
+
+async def pick_for_ever(arguments: ConnectArguments, limit: int) -> None:
+    async with connected(arguments) as connection:
+        while True:
+            if await pick_once(connection, limit) == 0:
+                await asyncio.sleep(0.1)
+
+
+async def pick_all(job: Job, limit: int) -> None:
+    """Pick what is due from the job's moment on, until nothing is left; leave a mark then."""
+    async with connected(job.arguments) as connection:
+        await pick_once(connection, 0)
+        await asyncio.sleep(job.fire_at - time.time())
+        while await pick_once(connection, limit):
+            pass
+        Marks(job.marks).add()
+
+
+async def execute_for_ever(job: Job, pull: int, slots: int) -> None:
+    marks = Marks(job.marks)
+
+    async def work() -> None:
+        async with connected(job.arguments) as connection:
+            while True:
+                messages = await connection.fetch(
+                    "WITH visible AS (SELECT id FROM queue WHERE vt <= clock_timestamp() ORDER BY id"
+                    f" LIMIT {pull} FOR UPDATE SKIP LOCKED)"
+                    " UPDATE queue SET vt = clock_timestamp() + interval '600 s' FROM visible"
+                    " WHERE queue.id = visible.id RETURNING queue.id, (message->>'task_id')::integer AS task_id"
+                )
+                for message in messages:
+                    task = await connection.fetchrow("SELECT * FROM tasks WHERE id = $1", message["task_id"])
+                    assert task is not None
+                    await connection.execute("UPDATE tasks SET started_at = NOW() WHERE id = $1", task["id"])
+                    marks.add()
+                    await connection.execute("UPDATE tasks SET ended_at = NOW() WHERE id = $1", task["id"])
+                    await connection.execute("DELETE FROM queue WHERE id = $1", message["id"])
+                if not messages:
+                    await asyncio.sleep(0.02)
+
+    await asyncio.gather(*(work() for _ in range(slots)))
+
+
+async def main(job: Job) -> None:
+    part, pick, pull, slots = job.part.split()
+    if part == "pick":
+        await pick_for_ever(job.arguments, int(pick))
+    elif part == "pick-all":
+        await pick_all(job, int(pick))
+    else:
+        await execute_for_ever(job, int(pull), int(slots))
+
+
+if __name__ == "__main__":
+    uvloop.run(main(job_of_this_process()))

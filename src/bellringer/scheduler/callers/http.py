@@ -1,0 +1,119 @@
+"""HTTP calls: a request with the payload as its body."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import cast
+from urllib.parse import urlsplit
+
+from pyreqwest.client import ClientBuilder
+from pyreqwest.exceptions import (
+    ConnectTimeoutError,
+    NetworkError,
+    PyreqwestError,
+    ReadError,
+    RequestTimeoutError,
+)
+from pyreqwest.request import StreamRequest
+from pyreqwest.response import Response
+
+from bellringer import __version__
+from bellringer.kernel.http_client import reason_of
+from bellringer.scheduler.model import CallFailed, HttpCall, Invocation
+
+_MOST_BYTES_READ = 64 * 1024
+_MOST_CHARACTERS_SHOWN = 500
+_KEEP_ALIVE = timedelta(seconds=30)
+# Servers close connections that rest for a few seconds (gunicorn: 2). A request on one that is just being closed is
+# lost, and must not be repeated: nobody knows whether it was taken.
+_LONGEST_REST = timedelta(seconds=1.5)
+# pyreqwest leaves a request that is cancelled under way; its own time limit ends it. It must not come first, or a run
+# that took too long would look like one that failed.
+_AFTER_THE_TIME_LIMIT_SECONDS = 1.0
+
+
+class HttpCaller:
+    """Runs HTTP calls; connections are kept and shared. An answer of 2xx is success, redirects are not followed.
+
+    A call that is cancelled ends here at once, and its connection at the time limit of the run.
+    """
+
+    def __init__(self, *, connect_timeout_seconds: float = 10.0, root_certificates: Sequence[bytes] = ()) -> None:
+        """`root_certificates`, in PEM, are trusted beside the usual ones."""
+        builder = (
+            ClientBuilder()
+            .user_agent(f"bellringer/{__version__}")
+            .follow_redirects(enable=False)
+            .connect_timeout(timedelta(seconds=connect_timeout_seconds))
+            .pool_idle_timeout(_LONGEST_REST)
+            .tcp_keepalive(_KEEP_ALIVE)
+            # What is read is bounded; what it would become is not.
+            .gzip(enable=False)
+            .brotli(enable=False)
+            .zstd(enable=False)
+            .deflate(enable=False)
+        )
+        for certificate in root_certificates:
+            builder = builder.add_root_certificate_pem(certificate)
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._client = builder.build()
+
+    async def call(self, invocation: Invocation) -> None:
+        """Send the request; return when its answer was read, or 64 KiB of it. Raises `CallFailed`."""
+        call = cast("HttpCall", invocation.call)
+        try:
+            request = self._request(call, invocation)
+        except ValueError as error:  # pyreqwest's own errors of this kind are such, too
+            raise CallFailed(f"the request cannot be made: {error}") from None
+        try:
+            async with request as response:
+                answer = await _read(response)
+                status = response.status
+        except ConnectTimeoutError:
+            raise CallFailed(
+                f"{_server_of(call)} took no connection within {self._connect_timeout_seconds:g} s"
+            ) from None
+        except RequestTimeoutError:
+            raise CallFailed(f"{_server_of(call)} did not answer in time") from None
+        except ReadError as error:
+            raise CallFailed(f"{_server_of(call)} broke its answer off: {reason_of(error)}") from None
+        except NetworkError as error:
+            raise CallFailed(f"{_server_of(call)} cannot be reached: {reason_of(error)}") from None
+        except PyreqwestError as error:
+            raise CallFailed(f"{_server_of(call)} gave no answer that can be read: {reason_of(error)}") from None
+        if not 200 <= status < 300:
+            shown = answer.decode(errors="replace")[:_MOST_CHARACTERS_SHOWN]
+            raise CallFailed(f"{_server_of(call)} answered {status}: {shown}".removesuffix(": "))
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.close()
+
+    def _request(self, call: HttpCall, invocation: Invocation) -> StreamRequest:
+        headers = {
+            "Idempotency-Key": invocation.key,
+            "Bellringer-Task": invocation.task,
+            "Bellringer-Fire-Time": invocation.fire_at.isoformat(),
+            "Bellringer-Attempt": str(invocation.attempt),
+        }
+        builder = self._client.request(call.method, call.url).headers({**call.headers, **headers})
+        if invocation.payload != b"null":
+            if not any(name.lower() == "content-type" for name in call.headers):
+                builder = builder.header("Content-Type", "application/json")
+            builder = builder.body_bytes(invocation.payload)
+        limit = timedelta(seconds=invocation.time_limit_seconds + _AFTER_THE_TIME_LIMIT_SECONDS)
+        return builder.timeout(limit).streamed_read_buffer_limit(_MOST_BYTES_READ).build_streamed()
+
+
+async def _read(response: Response) -> bytes:
+    answer = bytearray()
+    while len(answer) < _MOST_BYTES_READ and (chunk := await response.body_reader.read_chunk()) is not None:
+        answer += bytes(chunk)
+    return bytes(answer)
+
+
+def _server_of(call: HttpCall) -> str:
+    """Where a call goes, without what may be secret in it."""
+    parts = urlsplit(call.url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -1,0 +1,386 @@
+"""An executor: claims what is due soon, holds it to its moment, runs it.
+
+States of an occurrence here: held (claimed, not due) -> ready (due, waits for a slot) -> started (recorded, running) ->
+ended (recorded) -> acknowledged. Nothing runs that was not recorded as started, and that record can be made once for
+each attempt. While an occurrence is here its message is held on; when this process dies, the message comes back, and
+whoever gets it finds the occurrence started and not ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from bellringer.broker import Broker, Message, Queue, ReceiptNotHeld
+from bellringer.kernel.backoff import Backoff
+from bellringer.kernel.batcher import MicroBatcher
+from bellringer.kernel.database import Database
+from bellringer.kernel.errors import BellringerError, Unavailable
+from bellringer.kernel.ids import uuid7
+from bellringer.kernel.logs import get_logger
+from bellringer.scheduler import executor_store, occurrence_store
+from bellringer.scheduler.caller import Caller, Effect
+from bellringer.scheduler.config import SchedulerConfig
+from bellringer.scheduler.database_clock import DatabaseClock
+from bellringer.scheduler.durations import Durations
+from bellringer.scheduler.model import Outcome, kind_of
+from bellringer.scheduler.occurrence_store import AttemptEnd, Dispatch, Started, StartRequest
+from bellringer.scheduler.run import Run, read_invocation
+
+T = TypeVar("T")
+
+_MOST_HELD = 10_000
+_CLAIM_LIMIT = 500
+_CLAIM_WAIT_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 3.0
+_LOOK_FOR_CANCELLED_SECONDS = 1.0
+_ELSEWHERE_SECONDS = 10.0
+_FINISH_SECONDS = 10.0
+
+_log = get_logger(__name__)
+_decode = msgspec.json.Decoder(Dispatch).decode
+
+
+class _Held:
+    """An occurrence that this executor has, with the message that brought it; times are the event loop's."""
+
+    __slots__ = ("claimed_at", "dispatch", "due_at", "message", "queue", "ready_at", "run")
+
+    def __init__(self, queue: Queue, message: Message, dispatch: Dispatch, claimed_at: float, due_at: float) -> None:
+        self.queue = queue
+        self.message = message
+        self.dispatch = dispatch
+        self.claimed_at = claimed_at
+        self.due_at = due_at
+        self.ready_at = due_at
+        self.run: Run | None = None
+
+
+class Executor:
+    """Runs the occurrences of some queues, `concurrency` at a time.
+
+    It holds more than that, as many as it expects to start in the seconds for which things are dispatched ahead.
+    """
+
+    name = "executor"
+
+    def __init__(
+        self,
+        database: Database,
+        broker: Broker,
+        queues: Sequence[Queue],
+        callers: Mapping[str, Caller],
+        config: SchedulerConfig,
+        *,
+        environment_id: UUID | None = None,
+    ) -> None:
+        self.id = uuid7()
+        self._database = database
+        self._broker = broker
+        self._queues = queues
+        self._callers = callers
+        self._config = config
+        self._environment_id = environment_id
+        self._clock = DatabaseClock(database)
+        self._durations = Durations(database)
+        self._starts = MicroBatcher[StartRequest, Started]("start", self._write_starts)
+        self._ends = MicroBatcher[AttemptEnd, bool]("end", self._write_ends)
+        self._here: set[_Held] = set()
+        self._waiting: list[tuple[float, int, _Held]] = []
+        self._order = itertools.count()
+        self._ready: deque[_Held] = deque()
+        self._running: set[_Held] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._room = asyncio.Event()
+        self._backoff = Backoff(first_seconds=0.2, cap_seconds=5.0)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Work until `stopping` is set; then give back what has not started, and let what runs end in its time."""
+        await self._insist(self._beat)
+        workers = [
+            *(asyncio.create_task(self._claim_on(queue)) for queue in self._queues),
+            asyncio.create_task(self._repeat(self._beat, _HEARTBEAT_SECONDS)),
+            asyncio.create_task(self._repeat(self._keep_hold, self._config.visibility_timeout_seconds / 4)),
+            asyncio.create_task(self._repeat(self._look_for_cancelled, _LOOK_FOR_CANCELLED_SECONDS)),
+        ]
+        await stopping.wait()
+        for worker in workers[: len(self._queues)]:
+            worker.cancel()
+        await self._finish()
+        for worker in workers:
+            worker.cancel()
+        await asyncio.wait(workers)
+        await self._leave()
+
+    # From the queue to the moment
+
+    async def _claim_on(self, queue: Queue) -> None:
+        failures = 0
+        while True:
+            room = self._capacity() - len(self._here)
+            if room <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            try:
+                messages = await self._broker.claim(
+                    queue,
+                    min(room, _CLAIM_LIMIT),
+                    visibility_timeout_seconds=self._config.visibility_timeout_seconds,
+                    wait_seconds=_CLAIM_WAIT_SECONDS,
+                )
+                failures = 0
+            except BellringerError as error:
+                failures += 1
+                _log.warning("could not claim", queue=queue.name, error=repr(error))
+                await asyncio.sleep(self._backoff.wait_seconds(failures))
+                continue
+            self._hold(queue, messages)
+
+    def _capacity(self) -> int:
+        """How many to have here: slots, and in seconds ahead as many more as they can start."""
+        rounds = self._config.dispatch_ahead_seconds / self._durations.typical_seconds
+        return min(_MOST_HELD, max(self._config.concurrency, int(self._config.concurrency * rounds)))
+
+    def _hold(self, queue: Queue, messages: Sequence[Message]) -> None:
+        now = asyncio.get_running_loop().time()
+        for message in messages:
+            dispatch = _decode(message.body)
+            held = _Held(queue, message, dispatch, now, self._clock.loop_time(dispatch.due_at))
+            self._here.add(held)
+            heapq.heappush(self._waiting, (held.due_at, next(self._order), held))
+        self._pump()
+
+    def _pump(self) -> None:
+        """Start what is due, as far as there are slots, and see to it that the next of them wakes us."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._waiting and self._waiting[0][0] <= now:
+            held = heapq.heappop(self._waiting)[2]
+            if held in self._here:
+                held.ready_at = now
+                self._ready.append(held)
+        while self._ready and len(self._running) < self._config.concurrency:
+            held = self._ready.popleft()
+            if held in self._here:
+                held.ready_at = now
+                self._running.add(held)
+                task = asyncio.create_task(self._go(held))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            self._timer = loop.call_at(self._waiting[0][0], self._pump)
+
+    # From the start to the end
+
+    async def _go(self, held: _Held) -> None:
+        """Start an occurrence, run it, record its end, acknowledge its message."""
+        try:
+            started = await self._start(held)
+            if started.verdict == "early":
+                self._wait_again(held, started.wait_seconds or 0.0)
+                return
+            if started.verdict == "elsewhere":
+                await self._hand_back([held], _ELSEWHERE_SECONDS)
+                return
+            if started.verdict == "run":
+                await self._run(held, started)
+            await self._acknowledge(held)
+        except Exception as error:  # noqa: BLE001 - the message comes back, and what became of it is found out then
+            _log.warning("lost an occurrence", task=held.dispatch.task, error=repr(error), exc_info=error)
+            self._drop(held)
+        finally:
+            self._free(held)
+
+    async def _start(self, held: _Held) -> Started:
+        now = asyncio.get_running_loop().time()
+        return await self._starts.submit(
+            StartRequest(dispatch=held.dispatch, held_seconds=now - held.claimed_at, ready_seconds=now - held.ready_at)
+        )
+
+    async def _run(self, held: _Held, started: Started) -> None:
+        began = time.perf_counter()
+        try:
+            invocation = read_invocation(held.dispatch, started)
+            caller = self._callers[kind_of(invocation.call)]
+        except Exception as error:  # noqa: BLE001 - what was stored is no call (any more)
+            await self._end(held, Outcome.FAILED, f"this is no call that can be run: {error!r}")
+            return
+        held.run = Run(caller, invocation)
+        outcome, detail = await held.run.finish()
+        self._free(held)
+        self._durations.add(invocation, started, time.perf_counter() - began)
+        if held.run.effect is not None and outcome is Outcome.SUCCEEDED:
+            try:
+                await self._end_with_effect(held, held.run.effect)
+            except Exception as error:  # noqa: BLE001 - a failure of this run
+                outcome, detail = held.run.failure(error)
+            else:
+                return
+        await self._end(held, outcome, detail)
+
+    async def _end(self, held: _Held, outcome: Outcome, detail: str | None) -> None:
+        """Record an end. Another record that came before it stays: this attempt was given up for dead."""
+        ended = AttemptEnd(dispatch=held.dispatch, outcome=outcome, detail=detail)
+        if not await self._insist(lambda: self._ends.submit(ended)):
+            _log.warning("an end came too late", task=held.dispatch.task, fire_at=str(held.dispatch.fire_at))
+
+    async def _end_with_effect(self, held: _Held, effect: Effect) -> None:
+        """Record a success and do what goes along with it, both or neither."""
+        ended = AttemptEnd(dispatch=held.dispatch, outcome=Outcome.SUCCEEDED, detail=None)
+
+        async def commit() -> None:
+            async with self._database.transaction() as connection:
+                if (await occurrence_store.end(connection, [ended]))[0]:
+                    await effect.apply(connection)
+            effect.committed()
+
+        await self._insist(commit)
+
+    async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something with the database, as often as it takes: what ran must not look as if it had crashed."""
+        failures = 0
+        while True:
+            try:
+                return await work()
+            except Unavailable as error:
+                failures += 1
+                _log.warning("the database did not take it", error=repr(error))
+                await asyncio.sleep(self._backoff.wait_seconds(failures))
+
+    async def _write_starts(self, requests: Sequence[StartRequest]) -> list[Started | Exception]:
+        async with self._database.connection() as connection:
+            return [
+                *await occurrence_store.start(
+                    connection,
+                    self.id,
+                    requests,
+                    promise_seconds=self._config.start_promise_seconds,
+                    lost_seconds=self._config.executor_lost_seconds,
+                )
+            ]
+
+    async def _write_ends(self, ends: Sequence[AttemptEnd]) -> list[bool | Exception]:
+        async with self._database.connection() as connection:
+            return [*await occurrence_store.end(connection, ends)]
+
+    # Giving back
+
+    async def _acknowledge(self, held: _Held) -> None:
+        try:
+            await self._broker.acknowledge(held.queue, held.message.receipt_handle)
+        except ReceiptNotHeld:
+            _log.info("a message came back while its occurrence ran", task=held.dispatch.task)
+        self._drop(held)
+
+    async def _hand_back(self, all_held: Sequence[_Held], delay_seconds: float) -> None:
+        for queue in self._queues:
+            handles = [held.message.receipt_handle for held in all_held if held.queue is queue]
+            if handles:
+                await self._broker.release(queue, handles, [delay_seconds] * len(handles))
+        for held in all_held:
+            self._drop(held)
+
+    def _wait_again(self, held: _Held, seconds: float) -> None:
+        held.due_at = asyncio.get_running_loop().time() + seconds
+        heapq.heappush(self._waiting, (held.due_at, next(self._order), held))
+
+    def _free(self, held: _Held) -> None:
+        """Give the slot to the next."""
+        if held in self._running:
+            self._running.remove(held)
+            self._pump()
+
+    def _drop(self, held: _Held) -> None:
+        self._here.discard(held)
+        self._room.set()
+
+    async def _finish(self) -> None:
+        """Give back what has not started; wait for what has, and end what takes too long."""
+        if self._timer is not None:
+            self._timer.cancel()
+        unstarted = [held for held in self._here if held not in self._running and held.run is None]
+        try:
+            await self._hand_back(unstarted, 0.0)
+        except BellringerError as error:
+            _log.warning("could not give back occurrences", error=repr(error))
+        self._waiting.clear()
+        self._ready.clear()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_FINISH_SECONDS)
+        for held in list(self._running):
+            if held.run is not None:
+                held.run.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_FINISH_SECONDS / 2)
+
+    # What is done every few seconds
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], interval_seconds: float) -> None:
+        while True:
+            await asyncio.sleep(interval_seconds)
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - what could not be done now is done the next time
+                _log.warning("could not do the rounds", error=repr(error))
+
+    async def _beat(self) -> None:
+        """Show that this executor lives; read the database's clock."""
+        await self._clock.synchronise()
+        async with self._database.connection() as connection:
+            await executor_store.beat(
+                connection,
+                self.id,
+                concurrency=self._config.concurrency,
+                environment_id=self._environment_id,
+                running=len(self._running),
+                held=len(self._here) - len(self._running),
+            )
+        await self._durations.write()
+
+    async def _keep_hold(self) -> None:
+        """Hold on to the messages of what is here for long. Those that were lost and not started are dropped."""
+        timeout = self._config.visibility_timeout_seconds
+        old = asyncio.get_running_loop().time() - timeout / 4
+        for queue in self._queues:
+            mine = [held for held in self._here if held.queue is queue and held.claimed_at <= old]
+            for some in _batches(mine):
+                changes = [(held.message.receipt_handle, timeout) for held in some]
+                for held, is_held in zip(some, await self._broker.change_visibility(queue, changes), strict=True):
+                    if not is_held and held not in self._running and held.run is None:
+                        self._drop(held)
+
+    async def _look_for_cancelled(self) -> None:
+        running = [held for held in self._running if held.run is not None]
+        async with self._database.connection() as connection:
+            for some in _batches(running):
+                asked = {
+                    id(one) for one in await occurrence_store.cancelled(connection, [one.dispatch for one in some])
+                }
+                for held in some:
+                    if id(held.dispatch) in asked and held.run is not None:
+                        held.run.cancel()
+
+    async def _leave(self) -> None:
+        try:
+            await self._durations.write()
+            async with self._database.connection() as connection:
+                await executor_store.remove(connection, self.id)
+        except BellringerError as error:
+            _log.warning("could not sign off", error=repr(error))
+
+
+def _batches(all_held: Sequence[_Held]) -> list[Sequence[_Held]]:
+    return [all_held[begin : begin + _CLAIM_LIMIT] for begin in range(0, len(all_held), _CLAIM_LIMIT)]

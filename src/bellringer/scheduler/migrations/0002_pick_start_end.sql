@@ -1,0 +1,385 @@
+-- The transitions of occurrences. Where several rows are locked, tasks come before occurrences, in the order of their
+-- numbers; the picker alone takes what it gets and skips what is locked.
+
+-- Adds to the counts of environments: (environment, name, change) by position.
+CREATE FUNCTION bellringer.count_tasks(environments uuid[], names text[], changes bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO bellringer.tally_entries (owner, name, change)
+    SELECT environment, name, sum(change)
+    FROM unnest($1, $2, $3) AS counted (environment, name, change)
+    GROUP BY environment, name
+    HAVING sum(change) <> 0
+$$;
+
+-- Incidents are counted by their kind, and late starts by their cause, wherever they are reported.
+CREATE FUNCTION bellringer.count_incidents() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO bellringer.tally_entries (owner, name, change)
+    SELECT environment_id, 'tasks.incidents.' || kind, sum(fire_times) FROM reported GROUP BY environment_id, kind
+    UNION ALL
+    SELECT environment_id, 'tasks.missed.' || cause, count(*) FROM reported
+    WHERE kind = 'missed' GROUP BY environment_id, cause;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER count_incidents AFTER INSERT ON bellringer.incidents
+    REFERENCING NEW TABLE AS reported FOR EACH STATEMENT EXECUTE FUNCTION bellringer.count_incidents();
+
+-- Records what a picker planned for tasks that it has locked: fire times that run, fire times that are skipped, and by
+-- task (numbers, next_fire_ats, problems) what comes next, or why nothing does.
+CREATE FUNCTION bellringer.pick(
+    numbers bigint[], next_fire_ats timestamptz[], problems text[],
+    run_tasks bigint[], run_fire_ats timestamptz[], skip_tasks bigint[], skip_fire_ats timestamptz[]
+) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE bellringer.tasks AS task
+    SET next_fire_at = planned.next_fire_at, is_planned = true, problem = planned.problem,
+        state = CASE WHEN planned.problem IS NULL THEN task.state ELSE 'refused' END
+    FROM unnest(numbers, next_fire_ats, problems) AS planned (number, next_fire_at, problem)
+    WHERE task.number = planned.number;
+
+    WITH picked AS (
+        INSERT INTO bellringer.occurrences (task, fire_at, stage, due_at, picked_at)
+        SELECT run.task, run.fire_at, 0, run.fire_at, clock_timestamp()
+        FROM unnest(run_tasks, run_fire_ats) AS run (task, fire_at)
+        ON CONFLICT DO NOTHING
+        RETURNING task
+    ), counted AS (
+        SELECT task.environment_id, count(*) AS occurrences
+        FROM picked JOIN bellringer.tasks AS task ON task.number = picked.task
+        GROUP BY task.environment_id
+    )
+    INSERT INTO bellringer.tally_entries (owner, name, change)
+    SELECT environment_id, 'tasks.picked', occurrences FROM counted;
+
+    IF cardinality(skip_tasks) > 0 THEN
+        WITH skipped AS (
+            INSERT INTO bellringer.occurrences
+                (task, fire_at, stage, due_at, picked_at, ended_at, outcome, detail)
+            SELECT skip.task, skip.fire_at, 2, skip.fire_at, clock_timestamp(), clock_timestamp(), 'skipped',
+                'missed while no picker could take it, and not made up for'
+            FROM unnest(skip_tasks, skip_fire_ats) AS skip (task, fire_at)
+            ON CONFLICT DO NOTHING
+            RETURNING task, fire_at
+        ), reported AS (
+            INSERT INTO bellringer.incidents
+                (environment_id, task, task_name, kind, fire_at, last_fire_at, fire_times, cause, detail)
+            SELECT task.environment_id, task.number, task.name, 'skipped', min(skipped.fire_at), max(skipped.fire_at),
+                count(*), 'misfire', 'missed while no picker could take it, and not made up for'
+            FROM skipped JOIN bellringer.tasks AS task ON task.number = skipped.task
+            GROUP BY task.environment_id, task.number, task.name
+            RETURNING environment_id, fire_times
+        )
+        INSERT INTO bellringer.tally_entries (owner, name, change)
+        SELECT environment_id, 'tasks.skipped', sum(fire_times) FROM reported GROUP BY environment_id;
+    END IF;
+
+    INSERT INTO bellringer.incidents (environment_id, task, task_name, kind, detail)
+    SELECT task.environment_id, task.number, task.name, 'refused', task.problem
+    FROM unnest(numbers, problems) AS planned (number, problem)
+    JOIN bellringer.tasks AS task ON task.number = planned.number
+    WHERE planned.problem IS NOT NULL;
+END $$;
+
+-- Ends an occurrence that did not start.
+CREATE FUNCTION bellringer.skip_occurrence(in_task bellringer.tasks, in_fire_at timestamptz, reason text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE bellringer.occurrences SET stage = 2, ended_at = clock_timestamp(), outcome = 'skipped', detail = reason
+    WHERE task = in_task.number AND fire_at = in_fire_at;
+    INSERT INTO bellringer.incidents
+        (environment_id, task, task_name, kind, fire_at, last_fire_at, cause, detail)
+    VALUES (in_task.environment_id, in_task.number, in_task.name, 'skipped', in_fire_at, in_fire_at, 'overlap', reason);
+    PERFORM bellringer.count_tasks(ARRAY[in_task.environment_id], ARRAY['tasks.skipped'], ARRAY[1]::bigint[]);
+END $$;
+
+-- Whether an occurrence of a task that may not overlap may start, its task being locked. If not, it is put where the
+-- policy says: it waits, or is skipped.
+CREATE FUNCTION bellringer.may_start(in_task bellringer.tasks, in_fire_at timestamptz) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    waiting timestamptz;
+BEGIN
+    IF in_task.running_fire_at IS DISTINCT FROM in_fire_at AND EXISTS (
+        SELECT FROM bellringer.occurrences
+        WHERE task = in_task.number AND fire_at = in_task.running_fire_at
+            AND stage = 2 AND started_at IS NOT NULL AND ended_at IS NULL
+    ) THEN
+        IF in_task.overlap = 'skip' THEN
+            PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'another occurrence was still running');
+            RETURN false;
+        END IF;
+        SELECT fire_at INTO waiting FROM bellringer.occurrences
+        WHERE task = in_task.number AND fire_at = in_task.waiting_fire_at AND stage = 3 AND ended_at IS NULL;
+        IF in_task.overlap = 'queue' AND waiting <> in_fire_at THEN
+            PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'another occurrence was waiting already');
+            RETURN false;
+        ELSIF in_task.overlap = 'replace' THEN
+            IF waiting <> in_fire_at THEN
+                PERFORM bellringer.skip_occurrence(in_task, waiting, 'a later occurrence took its place');
+            END IF;
+            UPDATE bellringer.occurrences SET cancel_requested = true
+            WHERE task = in_task.number AND fire_at = in_task.running_fire_at;
+        END IF;
+        UPDATE bellringer.occurrences SET stage = 3 WHERE task = in_task.number AND fire_at = in_fire_at;
+        UPDATE bellringer.tasks SET waiting_fire_at = in_fire_at WHERE number = in_task.number;
+        RETURN false;
+    END IF;
+    -- Now, so that another occurrence in the same batch sees it.
+    UPDATE bellringer.occurrences SET stage = 2, started_at = clock_timestamp()
+    WHERE task = in_task.number AND fire_at = in_fire_at;
+    UPDATE bellringer.tasks SET running_fire_at = in_fire_at,
+        waiting_fire_at = CASE WHEN waiting_fire_at = in_fire_at THEN NULL ELSE waiting_fire_at END
+    WHERE number = in_task.number;
+    RETURN true;
+END $$;
+
+-- Whether the next attempt follows by itself. A run that takes its executor down with it does so three times at most.
+CREATE FUNCTION bellringer.is_tried_again(
+    state text, max_retries integer, rerun_after_crash boolean, outcome text, attempt integer
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT state <> 'cancelled' AND CASE
+        WHEN outcome IN ('failed', 'timed_out') THEN attempt <= max_retries
+        WHEN outcome = 'crashed' THEN rerun_after_crash AND attempt < GREATEST(3, max_retries + 1)
+        ELSE false
+    END
+$$;
+
+-- Ends attempts that run, each unless another end of it was recorded before; says of each whether it was recorded now.
+-- Tries again, as another attempt, what its task says is to be tried again.
+CREATE FUNCTION bellringer.end_attempts(
+    in_tasks bigint[], in_fire_ats timestamptz[], in_attempts integer[], in_outcomes text[], in_details text[]
+) RETURNS TABLE (place bigint, is_recorded boolean)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    ended record;
+BEGIN
+    PERFORM FROM bellringer.tasks WHERE number = ANY (in_tasks) AND overlap <> 'allow'
+    ORDER BY number FOR NO KEY UPDATE;
+
+    -- What is not tried again.
+    RETURN QUERY
+    WITH given AS (
+        SELECT *
+        FROM unnest(in_tasks, in_fire_ats, in_attempts, in_outcomes, in_details) WITH ORDINALITY
+            AS one (task, fire_at, attempt, outcome, detail, place)
+    ), ended AS (
+        UPDATE bellringer.occurrences AS occurrence
+        SET ended_at = clock_timestamp(), outcome = given.outcome, detail = given.detail
+        FROM given JOIN bellringer.tasks AS task ON task.number = given.task
+        WHERE occurrence.task = given.task AND occurrence.fire_at = given.fire_at
+            AND occurrence.attempt = given.attempt AND occurrence.stage = 2 AND occurrence.ended_at IS NULL
+            AND NOT bellringer.is_tried_again(
+                task.state, task.max_retries, task.rerun_after_crash, given.outcome, given.attempt)
+        RETURNING given.place, task.environment_id, task.number, task.name, occurrence.fire_at, occurrence.attempt,
+            occurrence.outcome, occurrence.detail,
+            EXTRACT(epoch FROM occurrence.ended_at - occurrence.started_at) * 1000 AS milliseconds
+    ), reported AS (
+        INSERT INTO bellringer.incidents (environment_id, task, task_name, kind, fire_at, attempt, detail)
+        SELECT environment_id, number, name, outcome, fire_at, attempt, detail FROM ended
+        WHERE outcome IN ('failed', 'timed_out', 'crashed')
+    ), counted AS (
+        INSERT INTO bellringer.tally_entries (owner, name, change)
+        SELECT environment_id, counts.name, counts.change
+        FROM (
+            SELECT environment_id, count(*) AS ended, sum(milliseconds)::bigint AS milliseconds,
+                count(*) FILTER (WHERE outcome IN ('failed', 'timed_out', 'crashed')) AS failed
+            FROM ended GROUP BY environment_id
+        ) AS summed, LATERAL (VALUES ('tasks.ended', ended), ('tasks.run_ms', milliseconds), ('tasks.failed', failed))
+            AS counts (name, change)
+        WHERE counts.change <> 0
+    )
+    SELECT place, true FROM ended;
+
+    -- What is: few enough for one at a time.
+    FOR ended IN
+        SELECT occurrence.*, given.outcome AS new_outcome, given.detail AS new_detail, given.place,
+            LEAST(task.retry_cap_seconds, task.retry_first_seconds * 2.0 ^ LEAST(given.attempt - 1, 64)) AS ceiling
+        FROM unnest(in_tasks, in_fire_ats, in_attempts, in_outcomes, in_details) WITH ORDINALITY
+            AS given (task, fire_at, attempt, outcome, detail, place)
+        JOIN bellringer.tasks AS task ON task.number = given.task
+        JOIN bellringer.occurrences AS occurrence
+            ON occurrence.task = given.task AND occurrence.fire_at = given.fire_at AND occurrence.attempt = given.attempt
+        WHERE given.outcome IN ('failed', 'timed_out', 'crashed') AND occurrence.stage = 2
+            AND occurrence.ended_at IS NULL AND bellringer.is_tried_again(
+                task.state, task.max_retries, task.rerun_after_crash, given.outcome, given.attempt)
+        ORDER BY given.task, given.fire_at
+        FOR NO KEY UPDATE OF occurrence
+    LOOP
+        INSERT INTO bellringer.past_attempts
+            (task, fire_at, attempt, due_at, dispatched_at, started_at, ended_at, outcome, detail, executor)
+        VALUES (ended.task, ended.fire_at, ended.attempt, ended.due_at, ended.dispatched_at, ended.started_at,
+            clock_timestamp(), ended.new_outcome, ended.new_detail, ended.executor);
+        UPDATE bellringer.occurrences
+        SET stage = 0, attempt = ended.attempt + 1, dispatched_at = NULL, started_at = NULL, executor = NULL,
+            missed_cause = NULL, due_at = clock_timestamp() + make_interval(secs => CASE
+                WHEN ended.new_outcome = 'crashed' THEN 0 ELSE ended.ceiling * (0.5 + random() / 2) END)
+        WHERE task = ended.task AND fire_at = ended.fire_at;
+        place := ended.place;
+        is_recorded := true;
+        RETURN NEXT;
+    END LOOP;
+
+    -- What waited for one of these to end is due now.
+    WITH freed AS (
+        UPDATE bellringer.tasks AS task SET running_fire_at = NULL, waiting_fire_at = NULL
+        FROM (
+            SELECT number, running_fire_at, waiting_fire_at FROM bellringer.tasks
+            WHERE number = ANY (in_tasks) AND overlap <> 'allow' AND running_fire_at IS NOT NULL
+        ) AS before
+        JOIN bellringer.occurrences AS occurrence
+            ON occurrence.task = before.number AND occurrence.fire_at = before.running_fire_at
+        WHERE task.number = before.number AND (occurrence.ended_at IS NOT NULL OR occurrence.stage <> 2)
+        RETURNING before.number, before.waiting_fire_at
+    )
+    UPDATE bellringer.occurrences AS occurrence SET stage = 0, due_at = clock_timestamp()
+    FROM freed
+    WHERE occurrence.task = freed.number AND occurrence.fire_at = freed.waiting_fire_at AND occurrence.stage = 3
+        AND occurrence.ended_at IS NULL;
+END $$;
+
+-- What took most of the time between the moment when an occurrence was due and now, when it starts.
+CREATE FUNCTION bellringer.miss_cause(
+    due_at timestamptz, picked_at timestamptz, dispatched_at timestamptz,
+    held_seconds double precision, ready_seconds double precision
+) RETURNS text
+LANGUAGE sql AS $$
+    SELECT cause
+    FROM (
+        SELECT due_at, GREATEST(due_at, picked_at, dispatched_at) AS dispatched_at,
+            GREATEST(due_at, clock_timestamp() - make_interval(secs => held_seconds)) AS held_at,
+            GREATEST(due_at, clock_timestamp() - make_interval(secs => ready_seconds)) AS ready_at
+    ) AS step,
+    LATERAL (VALUES
+        ('picker late', step.dispatched_at - step.due_at),
+        ('queue full', step.held_at - step.dispatched_at),
+        ('executor busy', step.ready_at - step.held_at),
+        ('database slow', clock_timestamp() - step.ready_at)
+    ) AS stage (cause, taken)
+    ORDER BY taken DESC LIMIT 1
+$$;
+
+-- Starts what is due, in the order given. Of each says what is to be done: `run` it; it is `early` by wait_seconds;
+-- it is `elsewhere`, run by an executor that lives; it is `gone`: nothing is to be done (any more).
+-- held_seconds: how long ago the executor got it; ready_seconds: how long ago it would have run it.
+CREATE FUNCTION bellringer.start_occurrences(
+    in_executor uuid, in_tasks bigint[], in_fire_ats timestamptz[], in_attempts integer[], in_dispatched_ats timestamptz[],
+    held_seconds double precision[], ready_seconds double precision[], promise_seconds double precision,
+    lost_seconds double precision
+) RETURNS TABLE (
+    place bigint, verdict text, wait_seconds double precision, environment_id uuid, name text, call text, payload text,
+    time_limit_seconds double precision, is_recurring boolean
+)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    given record;
+    task bellringer.tasks;
+    may_run bigint[] := '{}';
+    reported_before bigint[] := '{}';
+    crashed_tasks bigint[] := '{}';
+    crashed_fire_ats timestamptz[] := '{}';
+    crashed_attempts integer[] := '{}';
+BEGIN
+    PERFORM FROM bellringer.tasks WHERE number = ANY (in_tasks) AND overlap <> 'allow'
+    ORDER BY number FOR NO KEY UPDATE;
+
+    FOR given IN
+        SELECT one.place, one.task, one.fire_at, occurrence.stage, occurrence.due_at, occurrence.attempt,
+            occurrence.ended_at, occurrence.missed_cause, definition.overlap,
+            occurrence.dispatched_at IS NOT DISTINCT FROM one.dispatched_at
+                AND occurrence.attempt = one.attempt AS is_current,
+            occurrence.executor = in_executor OR executor.seen_at > clock_timestamp() - make_interval(secs => lost_seconds)
+                AS is_alive
+        FROM unnest(in_tasks, in_fire_ats, in_attempts, in_dispatched_ats) WITH ORDINALITY
+            AS one (task, fire_at, attempt, dispatched_at, place)
+        JOIN bellringer.occurrences AS occurrence ON occurrence.task = one.task AND occurrence.fire_at = one.fire_at
+        JOIN bellringer.tasks AS definition ON definition.number = one.task
+        LEFT JOIN bellringer.executors AS executor ON executor.id = occurrence.executor
+        ORDER BY one.place
+        FOR NO KEY UPDATE OF occurrence
+    LOOP
+        place := given.place;
+        IF NOT given.is_current OR given.ended_at IS NOT NULL THEN
+            CONTINUE;
+        ELSIF given.stage = 1 AND given.due_at > clock_timestamp() THEN
+            verdict := 'early';
+            wait_seconds := EXTRACT(epoch FROM given.due_at - clock_timestamp());
+            RETURN NEXT;
+        ELSIF given.stage = 1 THEN
+            IF given.overlap <> 'allow' THEN
+                SELECT * INTO task FROM bellringer.tasks WHERE number = given.task;
+                CONTINUE WHEN NOT bellringer.may_start(task, given.fire_at);
+            END IF;
+            may_run := may_run || given.place;
+            IF given.missed_cause IS NOT NULL THEN
+                reported_before := reported_before || given.place;
+            END IF;
+        ELSIF given.stage = 2 AND given.is_alive THEN
+            verdict := 'elsewhere';
+            RETURN NEXT;
+        ELSIF given.stage = 2 THEN
+            crashed_tasks := crashed_tasks || given.task;
+            crashed_fire_ats := crashed_fire_ats || given.fire_at;
+            crashed_attempts := crashed_attempts || given.attempt;
+        END IF;
+    END LOOP;
+
+    IF cardinality(crashed_tasks) > 0 THEN
+        PERFORM bellringer.end_attempts(crashed_tasks, crashed_fire_ats, crashed_attempts,
+            array_fill('crashed'::text, ARRAY[cardinality(crashed_tasks)]),
+            array_fill('its executor died or lost touch while it ran'::text, ARRAY[cardinality(crashed_tasks)]));
+    END IF;
+
+    RETURN QUERY
+    WITH started AS (
+        UPDATE bellringer.occurrences AS occurrence
+        SET stage = 2, started_at = clock_timestamp(), executor = in_executor,
+            missed_cause = CASE
+                WHEN occurrence.missed_cause IS NULL
+                    AND clock_timestamp() > occurrence.due_at + make_interval(secs => promise_seconds)
+                THEN bellringer.miss_cause(occurrence.due_at, occurrence.picked_at, occurrence.dispatched_at,
+                    one.held_seconds, one.ready_seconds)
+                ELSE occurrence.missed_cause
+            END
+        FROM unnest(in_tasks, in_fire_ats, held_seconds, ready_seconds) WITH ORDINALITY
+            AS one (task, fire_at, held_seconds, ready_seconds, place)
+        JOIN bellringer.tasks AS task ON task.number = one.task
+        WHERE one.place = ANY (may_run) AND occurrence.task = one.task AND occurrence.fire_at = one.fire_at
+        RETURNING one.place, task.environment_id, task.number, task.name, task.call, task.payload,
+            task.time_limit_seconds, task.once_at IS NULL AS is_recurring, occurrence.fire_at, occurrence.attempt,
+            occurrence.missed_cause AS cause,
+            occurrence.missed_cause IS NOT NULL AND one.place <> ALL (reported_before) AS is_missed_now,
+            EXTRACT(epoch FROM occurrence.started_at - occurrence.due_at) AS lag_seconds
+    ), reported AS (
+        INSERT INTO bellringer.incidents (environment_id, task, task_name, kind, fire_at, attempt, cause, detail)
+        SELECT environment_id, number, name, 'missed', fire_at, attempt, cause,
+            format('started %s s after it was due', round(lag_seconds::numeric, 1))
+        FROM started WHERE is_missed_now
+    ), counted AS (
+        INSERT INTO bellringer.tally_entries (owner, name, change)
+        SELECT environment_id, name, sum(change)
+        FROM (
+            SELECT environment_id, 'tasks.started' AS name, 1 AS change FROM started
+            UNION ALL
+            SELECT environment_id, 'tasks.wait_ms', (1000 * GREATEST(lag_seconds, 0))::bigint FROM started
+            UNION ALL
+            SELECT environment_id, 'tasks.missed', 1 FROM started WHERE is_missed_now
+            UNION ALL
+            -- Bounds as WAIT_BOUNDS_SECONDS in model.py.
+            SELECT environment_id,
+                'tasks.wait_' || CASE
+                    WHEN lag_seconds <= 0.1 THEN 0 WHEN lag_seconds <= 0.5 THEN 1 WHEN lag_seconds <= 1 THEN 2
+                    WHEN lag_seconds <= 5 THEN 3 WHEN lag_seconds <= 10 THEN 4 WHEN lag_seconds <= 30 THEN 5 ELSE 6 END,
+                1
+            FROM started
+        ) AS changes
+        GROUP BY environment_id, name
+        HAVING sum(change) <> 0
+    )
+    SELECT place, 'run', 0::double precision, environment_id, name, call::text, payload, time_limit_seconds, is_recurring
+    FROM started;
+END $$;
