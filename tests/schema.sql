@@ -66,6 +66,10 @@ CREATE FUNCTION bellringer.complete_call(in_call jsonb) RETURNS jsonb
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.count_incidents() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.count_tasks(environments uuid[], names text[], changes bigint[]) RETURNS void
     LANGUAGE sql
     AS $$ … $$;
@@ -1018,6 +1022,8 @@ CREATE INDEX tracked_group ON bellringer.tracked USING btree (queue, group_key, 
 CREATE INDEX tracked_outcomes_seq ON bellringer.tracked_outcomes USING btree (queue, seq);
 
 CREATE INDEX tracked_ready ON bellringer.tracked USING btree (queue, seq) WHERE (state = 'ready'::bellringer.tracked_state);
+
+CREATE TRIGGER count_incidents AFTER INSERT ON bellringer.incidents REFERENCING NEW TABLE AS reported FOR EACH STATEMENT EXECUTE FUNCTION bellringer.count_incidents();
 
 ALTER TABLE ONLY bellringer.api_keys
     ADD CONSTRAINT api_keys_environment_id_fkey FOREIGN KEY (environment_id) REFERENCES bellringer.environments(id);

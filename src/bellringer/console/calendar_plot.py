@@ -60,6 +60,11 @@ class Hour(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell, ...]
     fire_times: int
 
+    @property
+    def next(self) -> datetime:
+        """The beginning of the hour after it."""
+        return self.begin + _HOUR
+
 
 class Calendar(msgspec.Struct, frozen=True, kw_only=True):
     """The hours, and what can be said of all of them."""

@@ -104,6 +104,27 @@ def exact(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%b %d, %H:%M:%S.%f}"[:-3]
 
 
+def moment(value: datetime) -> str:
+    """A day and a time in UTC: to the second, and to the millisecond where it has any."""
+    return exact(value).removesuffix(".000")
+
+
+def day(value: datetime) -> str:
+    """A day in UTC."""
+    return f"{value.astimezone(UTC):%b %d}"
+
+
+def after(value: datetime, other: datetime) -> str:
+    """How long after another moment, or before it."""
+    seconds = (value - other).total_seconds()
+    return f"{took(-seconds)} before" if seconds < 0 else f"{took(seconds)} after"
+
+
+def instant(moment: datetime) -> str:
+    """A moment as programs write it, in UTC."""
+    return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
 def clock(moment: datetime) -> str:
     """A time of day to the minute, in UTC."""
     return f"{moment.astimezone(UTC):%H:%M}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -22,6 +23,9 @@ _ROOMS: Mapping[str, tuple[str, ...]] = {
     "notification": ("pulse",),
     "mail": ("mail-list",),
 }
+TASK_ROOMS = frozenset({"tasks", "calendar", "task", "occurrence", "failures"})
+"""The rooms of the scheduler, which show nothing of a snapshot: `task_reader` reads what they show."""
+
 # The parts of a snapshot that a fragment shows. It is rendered anew when one of them has changed, and only then: the
 # page itself keeps relative times going.
 _PARTS: Mapping[str, tuple[str, ...]] = {
@@ -40,15 +44,35 @@ _PARTS: Mapping[str, tuple[str, ...]] = {
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody looks at: a room, and in the rooms of one queue its name and how far back they look."""
+    """What somebody looks at: a room; in it a queue or a task by its name, and how far back they look.
+
+    The rest is what the rooms of the scheduler are asked for, as it stands in the address: `at` is a moment, `kind`
+    and `state` are choices of what is listed, `after` and `before` say where a page of a list begins.
+    """
 
     room: str
     name: str = ""
     period: Period = Period.HOUR
+    at: str = ""
+    kind: str = ""
+    state: str = ""
+    prefix: str = ""
+    after: str = ""
+    before: str = ""
 
     def __post_init__(self) -> None:
-        if self.room not in _ROOMS:
+        if self.room not in _ROOMS and not self.is_of_tasks:
             raise NotFound(f"there is no room {self.room}")
+
+    @property
+    def is_of_tasks(self) -> bool:
+        """Whether it shows tasks, and nothing of a snapshot."""
+        return self.room in TASK_ROOMS
+
+    @property
+    def query(self) -> str:
+        """The view as the query of an address."""
+        return urlencode({name: value for name, value in msgspec.structs.asdict(self).items() if value})
 
     @property
     def has_details(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from uuid import UUID
@@ -22,6 +22,7 @@ from bellringer.console.fragments import View, fragments_of, queue_of
 from bellringer.console.pages import PAGE_HEADERS, Pages
 from bellringer.console.plot import Plot
 from bellringer.console.snapshot import Pace, QueueDetails, Snapshot, SnapshotReader
+from bellringer.console.task_reader import Fragments, Reading, TaskReader
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment, Scope
 from bellringer.kernel.backoff import Backoff
@@ -45,7 +46,9 @@ Chunks = Callable[[bytes], Awaitable[None]]
 class Feed(Loop):
     """Polls one environment for all who look at it, once a second."""
 
-    def __init__(self, environment: Environment, reader: SnapshotReader, pages: Pages, clock: Clock) -> None:
+    def __init__(
+        self, environment: Environment, reader: SnapshotReader, task_reader: TaskReader, pages: Pages, clock: Clock
+    ) -> None:
         # A failing feed is watched by a person who waits: the pauses stay short.
         super().__init__("console feed", interval_seconds=1.0, backoff=Backoff(first_seconds=1.0, cap_seconds=2.0))
         self.is_in_trouble = False
@@ -53,6 +56,7 @@ class Feed(Loop):
         """Set after the next round; then another event takes its place."""
         self._environment = environment
         self._reader = reader
+        self._task_reader = task_reader
         self._pages = pages
         self._clock = clock
         self._snapshot: Snapshot | None = None
@@ -60,7 +64,8 @@ class Feed(Loop):
         self._views = Counter[View]()
         self._plots: dict[View, tuple[float, tuple[Plot, ...]]] = {}
         self._details: dict[View, QueueDetails] = {}
-        self._rendered: dict[View, dict[str, tuple[dict[str, Any], str]]] = {}
+        self._of_tasks: dict[View, dict[Reading, tuple[float, Fragments]]] = {}
+        self._rendered: dict[View, dict[str, tuple[Mapping[str, Any], str]]] = {}
 
     @property
     def viewers(self) -> int:
@@ -77,22 +82,24 @@ class Feed(Loop):
             self._views[view] -= 1
             if not self._views[view]:
                 del self._views[view]
-                for known in (self._plots, self._details, self._rendered):
+                for known in (self._plots, self._details, self._of_tasks, self._rendered):
                     known.pop(view, None)
 
     async def run_once(self) -> bool:
-        """Read the environment and tell the viewers."""
+        """Read what somebody looks at, and tell the viewers."""
+        views = list(self._views)
         try:
             async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
-                snapshot = await self._reader.read(self._environment)
-                for view in [view for view in self._views if view.has_details]:
-                    await self._read_details(view, snapshot)
+                if not all(view.is_of_tasks for view in views):
+                    await self._read_snapshot(views)
+                for view in views:
+                    if view.is_of_tasks:
+                        await self._read_tasks(view)
         except Exception:
             self.is_in_trouble = True
             raise
         else:
             self.is_in_trouble = False
-            self._snapshot = msgspec.structs.replace(snapshot, pace=self._pace(snapshot))
         finally:
             told, self.news = self.news, asyncio.Event()
             told.set()
@@ -100,18 +107,37 @@ class Feed(Loop):
 
     def fragments(self, view: View) -> dict[str, str]:
         """The HTML of each fragment of a view, rendered once for all viewers; empty before the first round."""
-        if self._snapshot is None:
-            return {}
-        fragments = fragments_of(view, self._snapshot, self._details.get(view))
+        fragments: Fragments = {}
+        if view.is_of_tasks:
+            for _, read in self._of_tasks.get(view, {}).values():
+                fragments = {**fragments, **read}
+        elif self._snapshot is not None:
+            fragments = fragments_of(view, self._snapshot, self._details.get(view))
         return {name: self._render(view, name, values) for name, values in fragments.items()}
 
-    def _render(self, view: View, name: str, values: dict[str, Any]) -> str:
+    def _render(self, view: View, name: str, values: Mapping[str, Any]) -> str:
         rendered = self._rendered.setdefault(view, {})
         known = rendered.get(name)
         if known is None or known[0] != values:
             known = (values, self._pages.render(f"fragments/{name}.html", values))
             rendered[name] = known
         return known[1]
+
+    async def _read_snapshot(self, views: Sequence[View]) -> None:
+        snapshot = await self._reader.read(self._environment)
+        for view in views:
+            if view.has_details:
+                await self._read_details(view, snapshot)
+        self._snapshot = msgspec.structs.replace(snapshot, pace=self._pace(snapshot))
+
+    async def _read_tasks(self, view: View) -> None:
+        known = self._of_tasks.setdefault(view, {})
+        now = self._clock.monotonic()
+        for reading in self._task_reader.readings(view):
+            read_at, _ = known.get(reading, (-math.inf, {}))
+            if now - read_at >= reading.seconds:
+                with suppress(NotFound):  # it is gone: what was known of it stays in sight
+                    known[reading] = (now, await reading.read(self._environment, view))
 
     async def _read_details(self, view: View, snapshot: Snapshot) -> None:
         try:
@@ -141,8 +167,9 @@ class Feed(Loop):
 class Feeds:
     """The feeds of the environments that somebody looks at."""
 
-    def __init__(self, reader: SnapshotReader, pages: Pages, clock: Clock) -> None:
+    def __init__(self, reader: SnapshotReader, task_reader: TaskReader, pages: Pages, clock: Clock) -> None:
         self._reader = reader
+        self._task_reader = task_reader
         self._pages = pages
         self._clock = clock
         self._running: dict[UUID, tuple[Feed, asyncio.Event, asyncio.Task[None]]] = {}
@@ -156,7 +183,10 @@ class Feeds:
     async def watch(self, environment: Environment, view: View) -> AsyncIterator[Feed]:
         """The environment's feed, which starts with its first viewer and ends with its last."""
         if environment.id not in self._running:
-            feed, stopping = Feed(environment, self._reader, self._pages, self._clock), asyncio.Event()
+            feed, stopping = (
+                Feed(environment, self._reader, self._task_reader, self._pages, self._clock),
+                asyncio.Event(),
+            )
             self._running[environment.id] = (feed, stopping, asyncio.create_task(feed.run(stopping)))
         feed, stopping, polling = self._running[environment.id]
         try:

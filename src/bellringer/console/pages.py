@@ -20,6 +20,7 @@ from bellringer import __version__
 from bellringer.console import formats
 from bellringer.console.plot import HEIGHT, WIDTH
 from bellringer.console.snapshot import PAGE_SIZE
+from bellringer.console.task_words import call_words, interval_words, schedule_words, schedule_zone
 from bellringer.edge.model import Environment
 from bellringer.edge.problems import Problem
 from bellringer.kernel.clock import Clock
@@ -71,21 +72,30 @@ class Pages:
             auto_reload=False,
         )
         self._templates.filters |= {
+            "after": formats.after,
             "amount": formats.amount,
             "absolute": formats.absolute,
             "as_json": formats.as_json,
+            "call_words": call_words,
             "clock": formats.clock,
             "coarse": formats.coarse,
+            "day": formats.day,
             "duration": formats.duration,
             "exact": formats.exact,
+            "instant": formats.instant,
+            "interval_words": interval_words,
             "marked": formats.marked,
+            "moment": formats.moment,
             "number": formats.number,
             "ordinal": formats.ordinal,
             "pretty_json": formats.pretty_json,
             "rate": formats.rate,
+            "schedule_words": schedule_words,
+            "schedule_zone": schedule_zone,
             "segments": formats.segments,
             "size": formats.size,
             "span": formats.span,
+            "took": formats.took,
             "when": formats.when,
         }
         self._templates.globals |= {

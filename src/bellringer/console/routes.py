@@ -17,7 +17,6 @@ from litestar.types import ControllerRouterHandler, Receive, Scope, Send
 
 from bellringer.broker import Broker
 from bellringer.broker.moves import Moves
-from bellringer.console.depth import Period
 from bellringer.console.fragments import View
 from bellringer.console.live import Feeds, Streamer
 from bellringer.console.pages import MAIL_HEADERS, STATIC_PATH, Pages, base_url, redirect
@@ -35,6 +34,8 @@ from bellringer.console.session import (
     to_login,
 )
 from bellringer.console.snapshot import PAGE_SIZE, SnapshotReader
+from bellringer.console.task_reader import TaskReader
+from bellringer.console.task_rooms import task_rooms
 from bellringer.console.timeline import MOST_ADDRESSES, outline_of
 from bellringer.edge.app import Routes
 from bellringer.edge.keys import Keys
@@ -44,6 +45,8 @@ from bellringer.kernel.clock import SystemClock
 from bellringer.kernel.errors import BellringerError, NotFound
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.service import Notifications
+from bellringer.scheduler.samples import Samples
+from bellringer.scheduler.service import Tasks
 
 _LARGEST_SOURCE_SHOWN = 256 * 1024
 _IMMUTABLE = "public, max-age=31536000, immutable"
@@ -53,6 +56,8 @@ _ELSEWHERE = [
     "/console/logout",
     "/console/queues/{name:str}/{rest:path}",
     "/console/queues/{name:str}/messages/{message_id:str}/{rest:path}",
+    "/console/tasks/{name:str}/{rest:path}",
+    "/console/tasks/{name:str}/occurrences/{fire_at:str}/{rest:path}",
     "/console/notifications/{name:str}/{rest:path}",
     "/console/mail/{name:str}/{rest:path}",
 ]
@@ -64,14 +69,17 @@ def console_routes(
     moves: Moves,
     notifications: Notifications,
     mailbox: CapturedMailbox,
+    tasks: Tasks,
+    samples: Samples,
     stopping: asyncio.Event,
 ) -> Routes:
     """The console over the services. Its streams end when `stopping` is set."""
     clock = SystemClock()
     pages = Pages(clock)
     reader = SnapshotReader(broker, moves, notifications, mailbox, clock)
+    task_reader = TaskReader(tasks, samples, clock)
     sessions = Sessions(keys)
-    streamer = Streamer(keys, Feeds(reader, pages, clock), stopping)
+    streamer = Streamer(keys, Feeds(reader, task_reader, pages, clock), stopping)
 
     # Functions and no methods: the framework copies a router with all that its members are bound to.
     async def environment_of(request: AnyRequest) -> Environment:
@@ -89,6 +97,7 @@ def console_routes(
             *session_handlers(keys, sessions, pages),
             *_rooms(pages, reader),
             *queue_rooms(pages, reader, broker, moves),
+            *task_rooms(pages, task_reader, tasks),
             *_notification_rooms(pages, notifications),
             *_mail_rooms(pages, mailbox),
             _stream(streamer),
@@ -170,12 +179,10 @@ def _stream(streamer: Streamer) -> ControllerRouterHandler:
     @asgi("/console/live", copy_scope=False)
     async def live(scope: Scope, receive: Receive, send: Send) -> None:
         request = AnyRequest(scope, receive, send)
-        query = request.query_params
         try:
-            period = Period(query.get("period", Period.HOUR))
-        except ValueError:
-            raise NotFound("there is no such period") from None
-        view = View(room=query.get("room", ""), name=query.get("name", ""), period=period)
+            view = msgspec.convert(dict(request.query_params), View)
+        except msgspec.ValidationError:
+            raise NotFound("there is nothing like this to look at") from None
         await streamer.serve(key_of(request), view, receive, send)
 
     return live

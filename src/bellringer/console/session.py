@@ -35,7 +35,7 @@ LOGIN_PATH = "/console/login"
 _COOKIE = "bellringer_key"
 _SESSION_SECONDS = 7 * 24 * 3600
 # Whole paths of the console and nothing else, so that no `next` leads to another site.
-_OWN_PATH = re.compile(r"/console(?:/[A-Za-z0-9._~%-]+)*(?:\?[A-Za-z0-9._~%&=+-]*)?")
+_OWN_PATH = re.compile(r"/console(?:/[A-Za-z0-9._~%:-]+)*(?:\?[A-Za-z0-9._~%&=+:-]*)?")
 
 
 class SessionEnded(Exception):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import lru_cache
 
-from cronsim import CronSim, CronSimError
-
 from bellringer.console.formats import absolute
+from bellringer.kernel.errors import InvalidInput
+from bellringer.scheduler.cron import expression_of
 from bellringer.scheduler.model import Call, FunctionCall, HttpCall, MessageCall, NotificationCall, Schedule
 
 _SMALL_WORDS = ("Every", "At", "On")
@@ -24,11 +23,6 @@ def schedule_words(schedule: Schedule) -> str:
     return f"once, {interval_words(schedule.delay_seconds or 0)} after it was made"
 
 
-def schedule_expression(schedule: Schedule) -> str:
-    """What the schedule was given as, where that says more than its words: `15 2 * * *`."""
-    return schedule.cron or ""
-
-
 def schedule_zone(schedule: Schedule) -> str:
     """The time zone that it counts in, when that is not UTC."""
     return schedule.time_zone if schedule.cron is not None and schedule.time_zone != "UTC" else ""
@@ -36,10 +30,10 @@ def schedule_zone(schedule: Schedule) -> str:
 
 @lru_cache(maxsize=1024)
 def cron_words(expression: str) -> str:
-    """A cron expression in words; an alias, or one that is none, stands for itself."""
+    """A cron expression in words; one that is not valid stands for itself."""
     try:
-        words: str = CronSim(expression, datetime(2026, 1, 1, tzinfo=UTC)).explain()
-    except CronSimError:
+        words = expression_of(expression).words
+    except InvalidInput:
         return expression
     first, _, rest = words.partition(" ")
     return f"{first.lower()} {rest}" if first in _SMALL_WORDS else words

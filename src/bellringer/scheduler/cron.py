@@ -58,6 +58,11 @@ class Expression:
         """Whether it names times of day, as opposed to a rhythm: Debian's cron makes up for the clock being put on
         or back for the former only."""
 
+    @property
+    def words(self) -> str:
+        """What it names, in English: `At 02:15 every day`."""
+        return self._parsed.explain()
+
     def minute_after(self, minute: int) -> int | None:
         """The first minute named after that one; none when there is none in 50 years."""
         day, minute_of_day = divmod(minute, _DAY_MINUTES)

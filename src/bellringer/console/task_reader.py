@@ -1,0 +1,294 @@
+"""What the rooms of the scheduler show, read through its services: for a page, and for who keeps looking at it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from statistics import median
+from typing import Any, TypeAlias
+
+import msgspec
+
+from bellringer.console.attempt_line import PROMISE_SECONDS, Axis, Line, Times, line_of
+from bellringer.console.calendar_plot import HOURS, LEVEL_WORDS, begin_of, calendar_of
+from bellringer.console.fragments import View
+from bellringer.console.task_plots import task_plots
+from bellringer.edge.model import Environment
+from bellringer.kernel.clock import Clock
+from bellringer.kernel.errors import NotFound
+from bellringer.scheduler.fire_times import fire_times_of
+from bellringer.scheduler.history_store import ExecutorView
+from bellringer.scheduler.model import (
+    Incident,
+    IncidentKind,
+    Occurrence,
+    OccurrenceState,
+    Outcome,
+    PastAttempt,
+    Task,
+    TaskState,
+)
+from bellringer.scheduler.samples import Samples
+from bellringer.scheduler.service import Tasks
+
+TASKS_SHOWN = 50
+OCCURRENCES_SHOWN = 50
+INCIDENTS_SHOWN = 50
+_FIRE_TIMES_SHOWN = 8
+_EXECUTOR_LOST = timedelta(seconds=20)
+_LARGEST_ID = 2**63 - 1
+_INCIDENT_KINDS: Mapping[str, tuple[IncidentKind, ...]] = {
+    "": (),
+    "missed": (IncidentKind.MISSED,),
+    "skipped": (IncidentKind.SKIPPED,),
+    "all": tuple(IncidentKind),
+}
+
+Fragments: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """Reads some fragments of a room; for who keeps looking it holds for so many seconds."""
+
+    seconds: float
+    read: Callable[[Environment, View], Awaitable[Fragments]]
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt at a fire time, with its drawing."""
+
+    number: int
+    times: Times
+    line: Line
+    outcome: Outcome | None
+    detail: str | None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """An occurrence in a task's history: its newest attempt."""
+
+    occurrence: Occurrence
+    attempt: Attempt
+    can_retry: bool
+    can_cancel: bool
+
+
+class Punctuality(msgspec.Struct, frozen=True, kw_only=True):
+    """What the occurrences that are shown say of a task: starts, those in time, and how long runs take."""
+
+    starts: int
+    in_time: int
+    lag_seconds: float | None
+    run_seconds: float | None
+    longest_seconds: float | None
+
+
+class TaskReader:
+    """Reads what views show."""
+
+    def __init__(self, tasks: Tasks, samples: Samples, clock: Clock) -> None:
+        self._tasks = tasks
+        self._samples = samples
+        self._clock = clock
+        self._readings: Mapping[str, Sequence[Reading]] = {
+            "tasks": (
+                Reading(seconds=1, read=self._list),
+                Reading(seconds=2, read=self._figures),
+                Reading(seconds=5, read=self._plots),
+            ),
+            "calendar": (Reading(seconds=15, read=self._calendar),),
+            "task": (Reading(seconds=1, read=self._task),),
+            "occurrence": (Reading(seconds=1, read=self._occurrence),),
+            "failures": (Reading(seconds=1, read=self._incidents),),
+        }
+
+    def readings(self, view: View) -> Sequence[Reading]:
+        """What has to be read for a view of tasks."""
+        return self._readings[view.room]
+
+    async def read(self, environment: Environment, view: View) -> dict[str, Any]:
+        """All that the page of a view shows. Raises `NotFound`, `Unavailable`."""
+        values: dict[str, Any] = {"view": view}
+        for reading in self.readings(view):
+            for parts in (await reading.read(environment, view)).values():
+                values |= parts
+        return values
+
+    async def _list(self, environment: Environment, view: View) -> Fragments:
+        page = await self._tasks.page(
+            environment.id,
+            state=_state_of(view.state) if view.state else None,
+            prefix=view.prefix,
+            after=view.after,
+            limit=TASKS_SHOWN,
+        )
+        return {"task-list": {"page": page, "view": view, "states": list(TaskState)}}
+
+    async def _figures(self, environment: Environment, _view: View) -> Fragments:
+        figures = (await self._samples.figures([environment.id]))[environment.id]
+        alive = [one for one in await self._tasks.executors() if figures.now.at - one.seen_at < _EXECUTOR_LOST]
+        return {
+            "task-figures": {"figures": figures, "executors": _Executors.of(alive)},
+            "executor-list": {"executor_list": alive},
+        }
+
+    async def _plots(self, environment: Environment, view: View) -> Fragments:
+        samples = await self._samples.over(environment.id, view.period.seconds)
+        current = (await self._samples.now([environment.id]))[environment.id]
+        plots = task_plots(samples, current, view.period, self._clock.now())
+        return {"task-plots": {"plots": plots, "view": view}}
+
+    async def _calendar(self, environment: Environment, view: View) -> Fragments:
+        now = self._clock.now()
+        loads = await self._tasks.calendar(environment.id, begin_of(now), HOURS)
+        opened = moment_of(view.at).replace(second=0, microsecond=0) if view.at else None
+        begin = begin_of(now) if opened is None else opened.replace(minute=0)
+        end = begin + timedelta(hours=1)
+        return {
+            "calendar": {"calendar": calendar_of(loads, now), "level_words": LEVEL_WORDS, "begin": begin, "view": view},
+            "calendar-hour": {
+                "loads": [load for load in loads if begin <= load.minute < end],
+                "begin": begin,
+                "end": end,
+                "opened": opened,
+            },
+        }
+
+    async def _task(self, environment: Environment, view: View) -> Fragments:
+        now = self._clock.now()
+        task = await self._tasks.read(environment.id, view.name)
+        before = moment_of(view.before) if view.before else None
+        found = await self._tasks.occurrences(environment.id, view.name, before=before, limit=OCCURRENCES_SHOWN + 1)
+        axis = Axis.over([Times.of(one) for one in found[:OCCURRENCES_SHOWN]], now)
+        entries = [_entry(one, axis, now) for one in found]
+        return {
+            "task-actions": {"task": task},
+            "task-state": {"task": task, "punctuality": _punctuality(found), "newest": found[0] if found else None},
+            "task-next": {"task": task, "fire_times": _fire_times(task)},
+            "task-history": {
+                "task": task,
+                "axis": axis,
+                "entries": entries,
+                "most_entries": OCCURRENCES_SHOWN,
+                "view": view,
+            },
+        }
+
+    async def _occurrence(self, environment: Environment, view: View) -> Fragments:
+        now = self._clock.now()
+        newest, past = await self._tasks.occurrence(environment.id, view.name, moment_of(view.at))
+        all_times = [Times.of(newest), *(Times.of_past(one, newest.picked_at) for one in past)]
+        axis = Axis.over(all_times, now)
+        attempts = [_past(one, newest, axis, now) for one in past]
+        return {
+            "occurrence": {
+                "entry": _entry(newest, axis, now),
+                "attempts": [*attempts, _newest(newest, axis, now)],
+                "axis": axis,
+                "view": view,
+            }
+        }
+
+    async def _incidents(self, environment: Environment, view: View) -> Fragments:
+        if view.kind not in _INCIDENT_KINDS:
+            raise NotFound("There are no incidents of this kind.")
+        found: list[Incident] = await self._tasks.incidents(
+            environment.id,
+            kinds=_INCIDENT_KINDS[view.kind],
+            unresolved=not view.kind,
+            before=_id_of(view.before) if view.before else None,
+            limit=INCIDENTS_SHOWN + 1,
+        )
+        return {"incident-list": {"incidents": found, "most_incidents": INCIDENTS_SHOWN, "view": view}}
+
+
+class _Executors(msgspec.Struct, frozen=True, kw_only=True):
+    """All executors together."""
+
+    count: int
+    slots: int
+    running: int
+    held: int
+
+    @classmethod
+    def of(cls, executors: Sequence[ExecutorView]) -> _Executors:
+        return cls(
+            count=len(executors),
+            slots=sum(one.concurrency for one in executors),
+            running=sum(one.running for one in executors),
+            held=sum(one.held for one in executors),
+        )
+
+
+def moment_of(text: str) -> datetime:
+    """A moment from an address. Raises `NotFound`."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise NotFound("There is no such moment.") from None
+    if moment.tzinfo is None:
+        raise NotFound("A moment in an address needs its zone: 2026-01-05T10:01:00Z.")
+    return moment.astimezone(UTC)
+
+
+def _state_of(text: str) -> TaskState:
+    try:
+        return TaskState(text)
+    except ValueError:
+        raise NotFound("There is no such state.") from None
+
+
+def _id_of(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= _LARGEST_ID):
+        raise NotFound("There is no page that begins there.")
+    return int(text)
+
+
+def _fire_times(task: Task) -> list[datetime]:
+    """The next ones."""
+    if task.next_fire_at is None:
+        return []
+    later = fire_times_of(task.definition.schedule, created_at=task.created_at).upcoming(task.next_fire_at)
+    return [task.next_fire_at, *islice(later, _FIRE_TIMES_SHOWN - 1)]
+
+
+def _punctuality(occurrences: Sequence[Occurrence]) -> Punctuality:
+    times = [Times.of(one) for one in occurrences]
+    lags = [one.lag_seconds for one in times if one.lag_seconds is not None]
+    runs = sorted(one.run_seconds for one in times if one.run_seconds is not None)
+    return Punctuality(
+        starts=len(lags),
+        in_time=sum(lag <= PROMISE_SECONDS for lag in lags),
+        lag_seconds=median(lags) if lags else None,
+        run_seconds=median(runs) if runs else None,
+        longest_seconds=runs[-1] if runs else None,
+    )
+
+
+def _entry(occurrence: Occurrence, axis: Axis, now: datetime) -> Entry:
+    has_ended = occurrence.state is OccurrenceState.ENDED
+    return Entry(
+        occurrence=occurrence,
+        attempt=_newest(occurrence, axis, now),
+        can_retry=has_ended and occurrence.outcome is not Outcome.SUCCEEDED,
+        can_cancel=not has_ended and not occurrence.cancel_requested,
+    )
+
+
+def _newest(occurrence: Occurrence, axis: Axis, now: datetime) -> Attempt:
+    times = Times.of(occurrence)
+    return Attempt(
+        number=occurrence.attempt,
+        times=times,
+        line=line_of(times, axis, now),
+        outcome=occurrence.outcome,
+        detail=occurrence.detail,
+    )
+
+
+def _past(past: PastAttempt, newest: Occurrence, axis: Axis, now: datetime) -> Attempt:
+    times = Times.of_past(past, newest.picked_at)
+    return Attempt(
+        number=past.attempt, times=times, line=line_of(times, axis, now), outcome=past.outcome, detail=past.detail
+    )
