@@ -67,15 +67,20 @@ async def test_tasks_and_picked_occurrences_of_the_look_ahead_are_due(
     assert await store.oldest_wait_seconds(connection) == 0
 
 
-async def test_what_is_due_and_has_not_started_waits(connection: Connection, environment: Environment) -> None:
+async def test_what_is_overdue_is_due_now_and_what_was_handed_out_waits_for_executors(
+    connection: Connection, environment: Environment
+) -> None:
     tasks = await insert_tasks(connection, environment.id, "task", in_seconds=900, copies=5)
-    await insert_occurrences(connection, tasks[:3], in_seconds=-40)
-    await insert_occurrences(connection, tasks[3:], in_seconds=-20, stage=1)
+    await insert_occurrences(connection, tasks[:3], in_seconds=-90)
+    assert (await standing(connection)).waiting == 0
+    assert await store.oldest_wait_seconds(connection) == 0
+    await insert_occurrences(connection, tasks[3:], in_seconds=-40, stage=1)
     found = await standing(connection)
-    assert found.waiting == 5
+    assert found.waiting == 2
     assert 40 <= found.oldest_wait_seconds <= 60
     assert 40 <= await store.oldest_wait_seconds(connection) <= 60
     assert {due.second for due in found.dues} == {-1}
+    assert sum(due.tasks for due in found.dues) == 5
 
 
 async def test_a_task_that_no_picker_has_planned_is_not_counted(

@@ -25,12 +25,13 @@ NOW = "SELECT date_trunc('second', clock_timestamp())"
 # Indexes: tasks_due, occurrences_open.
 COUNT = """
 SELECT true AS is_task, bellringer.whole_seconds_until(next_fire_at, $1) AS second, count(*) AS total,
-    NULL::timestamptz AS first_due_at
+    0 AS dispatched, NULL::timestamptz AS first_due_at
 FROM bellringer.tasks
 WHERE next_fire_at <= $1 + make_interval(secs => $2) AND is_planned
 GROUP BY 2
 UNION ALL
-SELECT false, bellringer.whole_seconds_until(due_at, $1), count(*), min(due_at)
+SELECT false, bellringer.whole_seconds_until(due_at, $1), count(*), count(*) FILTER (WHERE stage = 1),
+    min(due_at) FILTER (WHERE stage = 1)
 FROM bellringer.occurrences
 WHERE stage IN (0, 1) AND due_at <= $1 + make_interval(secs => $2)
 GROUP BY 2
@@ -70,12 +71,12 @@ FROM drawn
 JOIN known USING (subject)
 GROUP BY 1, 2, 3, 4, 5, 6, 7
 """
-# Index: occurrences_open, its first entry of either stage.
+# Of those that were handed to the broker: where pickers are late, more executors are no help.
+# Index: occurrences_open, its first entry of the stage.
 OLDEST_WAIT = """
-SELECT GREATEST(extract(epoch FROM clock_timestamp() - LEAST(
-    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 0),
-    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 1)
-))::float8, 0)
+SELECT GREATEST(extract(epoch FROM clock_timestamp() - min(due_at))::float8, 0)
+FROM bellringer.occurrences
+WHERE stage = 1
 """
 # A row for each executor: few.
 EXECUTORS = """
@@ -105,7 +106,9 @@ SELECT desired FROM bellringer.scaling_decisions WHERE driver = $1 AND problem I
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to come, and what waits: `dues` of the next seconds from `now`, by the database's clock."""
+    """What is to come: `dues` of the next seconds from `now`, by the database's clock; and how many of them wait for
+    an executor, though they are due.
+    """
 
     now: datetime
     dues: list[Due]
@@ -155,7 +158,7 @@ async def read_standing(
             for due in _dues([row for row in drawn if row["is_task"] == is_task], seconds, default_seconds)
         ],
         due=sum(row["total"] for row in counted),
-        waiting=totals[False].get(-1, 0),
+        waiting=sum(row["dispatched"] for row in counted if row["second"] == -1),
         oldest_wait_seconds=max(0.0, (now - first_due_at).total_seconds()),
         executors=executors,
         running=running,
@@ -192,7 +195,7 @@ def _dues(rows: Sequence[asyncpg.Record], totals: Mapping[int, int], default_sec
 
 
 async def oldest_wait_seconds(connection: Connection) -> float:
-    """For how long the run has waited that has waited longest; 0 if none waits."""
+    """For how long a run has waited for an executor, the one that has waited longest; 0 if none waits."""
     seconds: float | None = await connection.fetchval(OLDEST_WAIT)
     return seconds or 0.0
 
