@@ -184,7 +184,9 @@ async def assemble(
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
                 notification_routes(notifications, mailbox),
                 scheduler_metrics(samples),
-                console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, stopping),
+                console_routes(
+                    keys, broker, moves, notifications, mailbox, tasks, samples, config.scheduler, stopping
+                ),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)
