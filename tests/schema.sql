@@ -34,6 +34,22 @@ CREATE FUNCTION bellringer.append_waiting(in_queue integer) RETURNS void
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.cancel_occurrence(in_task bigint, in_fire_at timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.check_members(in_parameter text, in_object jsonb, in_types jsonb, in_required text[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.check_number(in_place text, in_number double precision, in_lowest double precision, in_highest double precision) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.check_options(in_options jsonb) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.claim(in_queue integer, in_limit integer, in_seconds double precision) RETURNS TABLE(claim_seq bigint, attempts integer, first_seq bigint, messages integer, sent_at timestamp with time zone, first_claimed_at timestamp with time zone, ends_before integer, ends integer[], payload bytea)
     LANGUAGE plpgsql
     AS $$ … $$;
@@ -43,6 +59,14 @@ CREATE FUNCTION bellringer.claim_tracked(in_queue integer, in_limit integer, in_
     AS $$ … $$;
 
 CREATE FUNCTION bellringer.collect(in_queue integer, in_from bigint, in_limit integer, OUT next_from bigint, OUT removed integer) RETURNS record
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.complete_call(in_call jsonb) RETURNS jsonb
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.count_incidents() RETURNS trigger
     LANGUAGE plpgsql
     AS $$ … $$;
 
@@ -74,6 +98,10 @@ CREATE FUNCTION bellringer.end_attempts(in_tasks bigint[], in_fire_ats timestamp
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.environment_of(in_environment text) RETURNS uuid
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.finish(in_queue integer, in_claim bigint, in_seqs int8multirange, OUT finished int8multirange, OUT repeated int8multirange) RETURNS record
     LANGUAGE plpgsql
     AS $$ … $$;
@@ -90,34 +118,10 @@ CREATE FUNCTION bellringer.give_back(in_queue integer, in_seqs bigint[], in_seco
     LANGUAGE plpgsql
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.head_of(in_queue integer, OUT next_seq bigint, OUT lane_after bigint) RETURNS record
-    LANGUAGE sql STABLE
-    AS $$ … $$;
-
-CREATE FUNCTION bellringer.is_tried_again(state text, max_retries integer, rerun_after_crash boolean, outcome text, attempt integer) RETURNS boolean
-    LANGUAGE sql IMMUTABLE
-    AS $$ … $$;
-
-CREATE FUNCTION bellringer.leave_claim(in_queue integer, in_claim bigint, in_outcome bellringer.outcome, in_seqs int8multirange) RETURNS void
-    LANGUAGE sql
-    AS $$ … $$;
-
-CREATE FUNCTION bellringer.lock_claims(in_queue integer) RETURNS void
-    LANGUAGE sql
-    AS $$ … $$;
-
-CREATE FUNCTION bellringer.lock_order(in_queue integer) RETURNS void
-    LANGUAGE sql
-    AS $$ … $$;
-
-CREATE FUNCTION bellringer.lock_order_of_fifo(in_queues integer[]) RETURNS void
-    LANGUAGE plpgsql
-    AS $$ … $$;
-
 CREATE TABLE bellringer.tasks (
     number bigint NOT NULL,
     environment_id uuid NOT NULL,
-    name text NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
     queue integer NOT NULL,
     once_at timestamp with time zone,
     cron text,
@@ -143,8 +147,10 @@ CREATE TABLE bellringer.tasks (
     waiting_fire_at timestamp with time zone,
     created_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
     modified_at timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
+    delay_seconds double precision,
     CONSTRAINT tasks_check CHECK ((num_nonnulls(once_at, cron, every_seconds) = 1)),
     CONSTRAINT tasks_check1 CHECK (((state = 'active'::text) OR (next_fire_at IS NULL))),
+    CONSTRAINT tasks_check2 CHECK (((delay_seconds IS NULL) OR (once_at IS NOT NULL))),
     CONSTRAINT tasks_misfire_check CHECK ((misfire = ANY (ARRAY['skip'::text, 'latest'::text, 'all'::text, 'window'::text]))),
     CONSTRAINT tasks_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue'::text, 'replace'::text]))),
     CONSTRAINT tasks_state_check CHECK ((state = ANY (ARRAY['active'::text, 'paused'::text, 'cancelled'::text, 'refused'::text])))
@@ -164,6 +170,36 @@ COMMENT ON COLUMN bellringer.tasks.next_fire_at IS 'The first fire time without 
 COMMENT ON COLUMN bellringer.tasks.running_fire_at IS 'Where occurrences may not overlap: the one that runs';
 
 COMMENT ON COLUMN bellringer.tasks.waiting_fire_at IS 'Where occurrences may not overlap: the one that is next';
+
+COMMENT ON COLUMN bellringer.tasks.delay_seconds IS 'What was given for once_at, if not the time itself';
+
+CREATE FUNCTION bellringer.give_up_missed(in_task bellringer.tasks, in_moment timestamp with time zone, in_why text) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.head_of(in_queue integer, OUT next_seq bigint, OUT lane_after bigint) RETURNS record
+    LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.is_tried_again(state text, max_retries integer, rerun_after_crash boolean, outcome text, attempt integer) RETURNS boolean
+    LANGUAGE sql IMMUTABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.leave_claim(in_queue integer, in_claim bigint, in_outcome bellringer.outcome, in_seqs int8multirange) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.lock_claims(in_queue integer) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.lock_order(in_queue integer) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.lock_order_of_fifo(in_queues integer[]) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
 
 CREATE FUNCTION bellringer.may_start(in_task bellringer.tasks, in_fire_at timestamp with time zone) RETURNS boolean
     LANGUAGE plpgsql
@@ -205,8 +241,34 @@ CREATE FUNCTION bellringer.put_back_tracked(in_queue integer, in_seqs bigint[], 
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.queue_of_call(in_environment uuid, in_call jsonb) RETURNS integer
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.refuse_parameter(in_parameter text, in_problem text) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.retry_occurrence(in_task bigint, in_fire_at timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.run_of(in_queue integer, in_first_seq bigint, in_messages integer, OUT ends_before integer, OUT ends integer[], OUT payload bytea) RETURNS record
     LANGUAGE sql STABLE
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.run_subject(task bellringer.tasks) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((task).once_at IS NULL) THEN ('task '::text || (task).number) ELSE CASE ((task).call ->> 'type'::text) WHEN 'http'::text THEN ('http '::text || split_part(((task).call ->> 'url'::text), '?'::text, 1)) WHEN 'message'::text THEN ('message '::text || ((task).call ->> 'queue'::text)) WHEN 'notification'::text THEN ('notification '::text || ((task).call ->> 'event_type'::text)) ELSE ('function '::text || ((task).call ->> 'name'::text)) END END;
+
+COMMENT ON FUNCTION bellringer.run_subject(task bellringer.tasks) IS 'The subject under which the durations of its runs are kept';
+
+CREATE FUNCTION bellringer.run_task(in_task bigint, OUT verdict text, OUT moment timestamp with time zone) RETURNS SETOF record
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.schedule(name text, call jsonb, payload jsonb DEFAULT 'null'::jsonb, at timestamp with time zone DEFAULT NULL::timestamp with time zone, delay_seconds double precision DEFAULT NULL::double precision, cron text DEFAULT NULL::text, time_zone text DEFAULT 'UTC'::text, every_seconds double precision DEFAULT NULL::double precision, starting_at timestamp with time zone DEFAULT NULL::timestamp with time zone, options jsonb DEFAULT '{}'::jsonb, environment text DEFAULT NULL::text) RETURNS text
+    LANGUAGE plpgsql
     AS $$ … $$;
 
 CREATE FUNCTION bellringer.settle_groups(in_queue integer, in_groups text[]) RETURNS void
@@ -225,6 +287,10 @@ CREATE FUNCTION bellringer.start_occurrences(in_executor uuid, in_tasks bigint[]
     LANGUAGE plpgsql
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.stop_task(in_environment uuid, in_name text, in_state text) RETURNS SETOF bellringer.tasks
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.sweep(in_queue integer, in_limit integer, in_seconds double precision) RETURNS integer
     LANGUAGE plpgsql
     AS $$ … $$;
@@ -240,6 +306,20 @@ CREATE FUNCTION bellringer.tally(in_queue integer, in_name text, in_change bigin
 CREATE FUNCTION bellringer.track(in_queue integer, in_seqs int8multirange, in_attempts integer, in_claimed_at timestamp with time zone, in_seconds double precision, in_keep boolean) RETURNS void
     LANGUAGE plpgsql
     AS $$ … $$;
+
+CREATE FUNCTION bellringer.unpick(in_task bigint, in_moment timestamp with time zone, in_other_schedule boolean) RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.unschedule(name text, environment text DEFAULT NULL::text) RETURNS boolean
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.whole_seconds_until(moment timestamp with time zone, now timestamp with time zone) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN GREATEST((floor(EXTRACT(epoch FROM (moment - now))))::integer, '-1'::integer);
+
+COMMENT ON FUNCTION bellringer.whole_seconds_until(moment timestamp with time zone, now timestamp with time zone) IS 'For the look-ahead; -1 for everything before now';
 
 CREATE TABLE bellringer.api_keys (
     id uuid NOT NULL,
@@ -638,6 +718,42 @@ COMMENT ON COLUMN bellringer.run_durations.subject IS 'A task by its number, or 
 
 COMMENT ON COLUMN bellringer.run_durations.seconds IS 'The newest runs, newest last, 200 at most';
 
+CREATE TABLE bellringer.scaling_decisions (
+    id bigint NOT NULL,
+    at timestamp with time zone NOT NULL,
+    driver text NOT NULL,
+    runs_due bigint NOT NULL,
+    slots double precision NOT NULL,
+    waiting bigint NOT NULL,
+    executors_seen integer NOT NULL,
+    current integer,
+    needed integer NOT NULL,
+    desired integer NOT NULL,
+    reason text NOT NULL,
+    problem text
+);
+
+COMMENT ON COLUMN bellringer.scaling_decisions.runs_due IS 'Tasks and occurrences due in the look-ahead';
+
+COMMENT ON COLUMN bellringer.scaling_decisions.slots IS 'Needed by when executors ordered now or next could be ready';
+
+COMMENT ON COLUMN bellringer.scaling_decisions.waiting IS 'Runs that were due and had not started';
+
+COMMENT ON COLUMN bellringer.scaling_decisions.executors_seen IS 'Executors that showed themselves lately';
+
+COMMENT ON COLUMN bellringer.scaling_decisions.current IS 'Executors ordered before; null when the driver could not say';
+
+COMMENT ON COLUMN bellringer.scaling_decisions.problem IS 'Why the order failed; the next round tries again';
+
+ALTER TABLE bellringer.scaling_decisions ALTER COLUMN id ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME bellringer.scaling_decisions_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE bellringer.scheduler_samples (
     environment_id uuid NOT NULL,
     at timestamp with time zone NOT NULL,
@@ -819,6 +935,9 @@ ALTER TABLE ONLY bellringer.receipt_secrets
 ALTER TABLE ONLY bellringer.run_durations
     ADD CONSTRAINT run_durations_pkey PRIMARY KEY (subject);
 
+ALTER TABLE ONLY bellringer.scaling_decisions
+    ADD CONSTRAINT scaling_decisions_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY bellringer.scheduler_samples
     ADD CONSTRAINT scheduler_samples_pkey PRIMARY KEY (environment_id, at);
 
@@ -866,6 +985,8 @@ CREATE INDEX inbox_queue ON bellringer.inbox USING btree (queue, id);
 
 CREATE INDEX incidents_environment ON bellringer.incidents USING btree (environment_id, id);
 
+CREATE INDEX incidents_kind ON bellringer.incidents USING btree (environment_id, kind, id);
+
 CREATE INDEX incidents_task ON bellringer.incidents USING btree (task, fire_at);
 
 CREATE INDEX incidents_unannounced ON bellringer.incidents USING btree (id) WHERE (NOT is_announced);
@@ -882,11 +1003,15 @@ CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING brin (fire_at) 
 
 CREATE INDEX occurrences_open ON bellringer.occurrences USING btree (stage, due_at) WHERE (stage < 2);
 
+CREATE INDEX scaling_decisions_at ON bellringer.scaling_decisions USING btree (at);
+
 CREATE INDEX tally_entries_owner ON bellringer.tally_entries USING btree (owner);
 
 CREATE INDEX tasks_due ON bellringer.tasks USING btree (next_fire_at) WHERE (next_fire_at IS NOT NULL);
 
 CREATE INDEX tasks_once_at ON bellringer.tasks USING btree (once_at) WHERE (once_at IS NOT NULL);
+
+CREATE INDEX tasks_stopped ON bellringer.tasks USING btree (environment_id, state, name) WHERE (state <> 'active'::text);
 
 CREATE INDEX tracked_busy_group ON bellringer.tracked USING btree (queue, group_key) WHERE ((group_key IS NOT NULL) AND (state = ANY (ARRAY['delayed'::bellringer.tracked_state, 'ready'::bellringer.tracked_state, 'held'::bellringer.tracked_state])));
 
@@ -897,6 +1022,8 @@ CREATE INDEX tracked_group ON bellringer.tracked USING btree (queue, group_key, 
 CREATE INDEX tracked_outcomes_seq ON bellringer.tracked_outcomes USING btree (queue, seq);
 
 CREATE INDEX tracked_ready ON bellringer.tracked USING btree (queue, seq) WHERE (state = 'ready'::bellringer.tracked_state);
+
+CREATE TRIGGER count_incidents AFTER INSERT ON bellringer.incidents REFERENCING NEW TABLE AS reported FOR EACH STATEMENT EXECUTE FUNCTION bellringer.count_incidents();
 
 ALTER TABLE ONLY bellringer.api_keys
     ADD CONSTRAINT api_keys_environment_id_fkey FOREIGN KEY (environment_id) REFERENCES bellringer.environments(id);

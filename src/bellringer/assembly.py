@@ -41,6 +41,7 @@ from bellringer.notifications.digests.loops import CLOSED_QUEUE, DigestCloser, D
 from bellringer.notifications.loops import Expirer
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.application import make_known
 from bellringer.scheduler.callers.function import FunctionCaller
 from bellringer.scheduler.callers.http import HttpCaller
 from bellringer.scheduler.callers.message import MessageCaller
@@ -52,7 +53,9 @@ from bellringer.scheduler.orchestrator import orchestrator_of
 from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
-from bellringer.scheduler.samples import Sampler, Samples
+from bellringer.scheduler.routes import scheduler_routes
+from bellringer.scheduler.samples import Sampler as TaskSampler
+from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
@@ -146,7 +149,9 @@ async def assemble(
 
         dispatcher = Dispatcher(database, broker, config.scheduler)
         picker = Picker(database, dispatcher, config.scheduler)
-        application, home = await _open_application(config, keys)
+        tasks = Tasks(database, broker, on_change=picker.wake)
+        samples = Samples(database, pick_ahead_seconds=config.scheduler.pick_ahead_seconds)
+        application, home = await _open_application(config, keys, tasks, database)
         functions = FunctionCaller(application)
         stack.callback(functions.close)
         http = HttpCaller()
@@ -171,8 +176,6 @@ async def assemble(
             stopping.set()
             broker.wakeups.close()
 
-        tasks = Tasks(database, broker, on_change=picker.wake)
-        samples = Samples(database, pick_ahead_seconds=config.scheduler.pick_ahead_seconds)
         mailbox = CapturedMailbox(database)
         moves = Moves(database, broker)
         app = build_app(
@@ -182,6 +185,7 @@ async def assemble(
             [
                 broker_routes(broker, moves),
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
+                scheduler_routes(tasks),
                 notification_routes(notifications, mailbox),
                 scheduler_metrics(samples),
                 console_routes(
@@ -200,7 +204,7 @@ async def assemble(
                 Sweeper(database, broker),
                 BrokerCollector(database, broker),
                 QueueSampler(database),
-                Sampler(database, samples),
+                TaskSampler(database, samples),
                 Announcer(database, broker),
                 Watcher(database, config.scheduler),
                 Collector(database, config.scheduler),
@@ -223,12 +227,16 @@ async def assemble(
         )
 
 
-async def _open_application(config: Config, keys: Keys) -> tuple[Scheduler, UUID | None]:
+async def _open_application(
+    config: Config, keys: Keys, tasks: Tasks, database: Database
+) -> tuple[Scheduler, UUID | None]:
     """The functions that tasks can call here, and the environment that they belong to, if there are any."""
     if config.scheduler.tasks is None:
         return Scheduler(), None
     application = load_application(config.scheduler.tasks)
-    return application, (await keys.ensure_environment(config.organisation, config.environment)).id
+    home = await keys.ensure_environment(config.organisation, config.environment)
+    await make_known(database, tasks, home.id, application)
+    return application, home.id
 
 
 def _take(batch_items: int, visibility_timeout_seconds: float) -> ConsumerConfig:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from bellringer.kernel.database import Connection
+from bellringer.scheduler.functions import Function
 
 BEAT = """
 INSERT INTO bellringer.executors AS executor (id, host, process, concurrency, environment_id, running, held)
@@ -28,6 +32,21 @@ ON CONFLICT (subject) DO UPDATE SET
     ],
     modified_at = clock_timestamp()
 """
+# Both by name, so that two executors that start lock the rows in one order.
+SET_FUNCTIONS = """
+INSERT INTO bellringer.functions AS known (environment_id, name, parameters, description)
+SELECT $1, name, parameters, description
+FROM unnest($2::text[], $3::jsonb[], $4::text[]) AS new (name, parameters, description)
+ORDER BY name
+ON CONFLICT (environment_id, name) DO UPDATE SET
+    parameters = excluded.parameters, description = excluded.description, seen_at = clock_timestamp()
+"""
+REMOVE_FUNCTIONS = """
+DELETE FROM bellringer.functions AS known USING (
+    SELECT name FROM bellringer.functions WHERE environment_id = $1 AND name <> ALL ($2) ORDER BY name FOR UPDATE
+) AS old
+WHERE known.environment_id = $1 AND known.name = old.name
+"""
 
 
 async def beat(
@@ -47,6 +66,15 @@ async def remove(connection: Connection, executor: UUID) -> None:
 async def forget_lost(connection: Connection, seconds: float) -> None:
     """Forget executors that were not seen for so long."""
     await connection.execute(FORGET_LOST, seconds)
+
+
+async def set_functions(connection: Connection, environment_id: UUID, functions: Sequence[Function[..., Any]]) -> None:
+    """Let an environment have these functions and no others."""
+    names = [function.name for function in functions]
+    parameters = [msgspec.json.encode(function.signature.describe()).decode() for function in functions]
+    descriptions = [function.description for function in functions]
+    await connection.execute(SET_FUNCTIONS, environment_id, names, parameters, descriptions)
+    await connection.execute(REMOVE_FUNCTIONS, environment_id, names)
 
 
 async def add_durations(connection: Connection, runs: Mapping[str, Sequence[float]], kept: int) -> None:

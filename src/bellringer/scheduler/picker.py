@@ -7,21 +7,27 @@ occurrences to the broker a few seconds before they are due; until then they can
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Queue
-from bellringer.kernel.database import Database
+from bellringer.kernel.database import Connection, Database
 from bellringer.kernel.errors import InvalidInput
 from bellringer.kernel.logs import get_logger
 from bellringer.kernel.service import Loop
-from bellringer.scheduler import occurrence_store
+from bellringer.scheduler import occurrence_store, task_store
 from bellringer.scheduler.config import SchedulerConfig
+from bellringer.scheduler.definition import check_definition
 from bellringer.scheduler.fire_times import fire_times_of
+from bellringer.scheduler.model import TaskNumber
 from bellringer.scheduler.occurrence_store import Dispatch, DueTask, Picked
 from bellringer.scheduler.plan import Plan, plan
 
+# After a long time without pickers a thousand tasks have a million fire times to make up for. Planned all at once they
+# would block this process, and the transaction would be ended for idling.
+_MOST_FIRE_TIMES = 5_000
 _NOTHING = Plan(runs=[], skips=[], next_fire_at=None)
 
 _log = get_logger(__name__)
@@ -76,25 +82,44 @@ class Picker(Loop):
             if not tasks:
                 return False
             horizon = tasks[0].now + timedelta(seconds=self._config.pick_ahead_seconds)
+            problems = await find_problems(connection, [task.number for task in tasks if not task.is_planned])
             picked = Picked()
             for task in tasks:
-                add_plan(picked, task, horizon, self._config.start_promise_seconds)
+                if len(picked.run_tasks) + len(picked.skip_tasks) >= _MOST_FIRE_TIMES:
+                    break
+                add_plan(picked, task, horizon, self._config.start_promise_seconds, problems.get(task.number))
             await occurrence_store.pick(connection, picked)
         self._dispatcher.wake()
         is_behind = any(moment is not None and moment <= horizon for moment in picked.next_fire_ats)
-        return is_behind or len(tasks) == self._config.batch
+        return is_behind or len(picked.numbers) < len(tasks) or len(tasks) == self._config.batch
+
+    def wake(self) -> None:
+        """End the pause now: of the dispatcher too, for what was picked by hand."""
+        super().wake()
+        self._dispatcher.wake()
 
 
-def add_plan(picked: Picked, task: DueTask, horizon: datetime, grace_seconds: float) -> None:
+async def find_problems(connection: Connection, numbers: Sequence[TaskNumber]) -> dict[TaskNumber, str]:
+    """What is wrong with tasks that were scheduled in SQL, which does not check everything."""
+    problems = {}
+    for task in await task_store.read_tasks(connection, numbers) if numbers else []:
+        try:
+            # Of what it names, only the moment may have passed meanwhile.
+            check_definition(task.definition, now=task.created_at)
+        except InvalidInput as error:
+            problems[task.number] = f"{error.field}: {error}"
+    return problems
+
+
+def add_plan(picked: Picked, task: DueTask, horizon: datetime, grace_seconds: float, problem: str | None) -> None:
     """Plan a task up to the horizon, and add that to what is picked. What cannot be planned is refused."""
-    problem = None
-    try:
-        planned = _plan(task, horizon, grace_seconds)
-    except InvalidInput as error:  # it was scheduled in SQL, which does not check everything
-        planned, problem = _NOTHING, f"{error.field}: {error}"
-    except Exception as error:  # noqa: BLE001 - one task that cannot be planned must not hold up all others
-        _log.error("task cannot be planned", number=task.number, exc_info=error)
-        planned, problem = _NOTHING, f"it cannot be planned: {error!r}"
+    planned = _NOTHING
+    if problem is None:
+        try:
+            planned = _plan(task, horizon, grace_seconds)
+        except Exception as error:  # noqa: BLE001 - one task that cannot be planned must not hold up all others
+            _log.error("task cannot be planned", number=task.number, exc_info=error)
+            problem = f"it cannot be planned: {error}"
     picked.numbers.append(task.number)
     picked.next_fire_ats.append(planned.next_fire_at)
     picked.problems.append(problem)

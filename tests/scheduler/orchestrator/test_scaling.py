@@ -222,6 +222,8 @@ def test_a_day_of_hourly_bursts_is_one_rise_and_one_fall_each() -> None:
         ({"look_ahead_seconds": 100}, "look_ahead_seconds must be at least"),
         ({"driver": "kubernetes"}, "needs kubernetes.deployment"),
         ({"driver": "webhook"}, "needs webhook.url"),
+        ({"webhook": {"url": "nonsense"}}, "url must begin with https:// or http://"),
+        ({"kubernetes": {"url": "http://plain"}}, "url must begin with https://"),
         ({"driver": "swarm"}, "Invalid enum value 'swarm'"),
         ({"maximim": 5}, "unknown field `maximim`"),
     ],

@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from tests.support.scheduler_history.records import (
     FAILURES,
-    SECOND,
     Attempt,
     Incident,
     IncidentKind,
@@ -20,7 +19,6 @@ from tests.support.scheduler_history.records import (
 from tests.support.scheduler_history.story import Story
 from tests.support.scheduler_history.violations import Kind, Violation
 
-PROMISE = 30 * SECOND
 MOST_CRASHES = 3
 CAUSES = frozenset({"picker late", "queue full", "executor busy", "database slow"})
 
@@ -94,7 +92,8 @@ def _judge_times(story: Story, occurrence: Occurrence, attempt: Attempt) -> Iter
     """By the database's clock alone: one step after the other, and none before it was due."""
     steps = [attempt.dispatched_at, attempt.started_at, attempt.ended_at]
     known = [step for step in steps if step is not None]
-    if known != sorted(known) or (known and known[0] < occurrence.picked_at):
+    was_picked = attempt is not occurrence.last or not known or known[0] >= occurrence.picked_at
+    if known != sorted(known) or not was_picked:
         yield story.violation(Kind.TIMES, occurrence, f"has its times out of order in attempt {attempt.number}")
     if attempt.due_at < occurrence.fire_at:
         yield story.violation(Kind.TIMES, occurrence, f"was due before its fire time in attempt {attempt.number}")
@@ -117,7 +116,7 @@ def _judge_run(story: Story, occurrence: Occurrence, attempt: Attempt, run: Run)
 
 
 def _judge_lateness(story: Story, occurrence: Occurrence, attempt: Attempt) -> Iterator[Violation]:
-    if attempt.started_at is None or attempt.started_at - attempt.due_at <= PROMISE:
+    if attempt.started_at is None or attempt.started_at - attempt.due_at <= story.promise:
         return
     reports = [
         incident

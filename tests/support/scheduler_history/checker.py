@@ -79,7 +79,7 @@ def _report(history: History, told: tuple[Violation, ...], broken: Counter[Kind]
         runs=len(history.runs),
         outcomes=Counter(_word(occurrence.last.outcome) for occurrence in history.occurrences),
         repeated_attempts=len(every) - len(history.occurrences),
-        missed=sum(lag > attempts.PROMISE for lag in lags),
+        missed=sum(lag > history.promise for lag in lags),
         lags=lags,
     )
 

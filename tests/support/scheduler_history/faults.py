@@ -10,7 +10,7 @@ from random import Random
 from typing import TypeVar
 
 import msgspec
-from tests.support.scheduler_history.attempts import MOST_CRASHES, PROMISE
+from tests.support.scheduler_history.attempts import MOST_CRASHES
 from tests.support.scheduler_history.expected import expected_fire_times, fire_times
 from tests.support.scheduler_history.records import (
     FAILURES,
@@ -213,8 +213,7 @@ def _try_again_without_leave(history: History, random: Random) -> None:
         (
             (story, occurrence, attempt, runs)
             for story, occurrence, attempt, runs in _attempts(history)
-            if attempt.outcome in {Outcome.SUCCEEDED, Outcome.SKIPPED, Outcome.CANCELLED}
-            or (attempt.outcome in FAILURES and not _may_be_tried_again(story, occurrence, attempt))
+            if attempt.outcome is Outcome.SUCCEEDED or not _may_be_tried_again(story, occurrence, attempt)
         ),
     )
     if attempt is not occurrence.last:
@@ -229,7 +228,7 @@ def _may_be_tried_again(story: Story, occurrence: Occurrence, attempt: Attempt) 
         return True
     if attempt.outcome is Outcome.CRASHED:
         return story.policy.rerun_after_crash
-    return attempt.number <= story.policy.max_retries
+    return attempt.outcome in FAILURES and attempt.number <= story.policy.max_retries
 
 
 def _give_up_too_soon(history: History, random: Random) -> None:
@@ -335,7 +334,7 @@ def _cancel_what_nobody_cancelled(history: History, random: Random) -> None:
         (
             one
             for one in _certain(history)
-            if one[0].policy.overlap is not Overlap.REPLACE and not one[0].was_asked(Verb.CANCEL)
+            if one[0].policy.overlap is not Overlap.REPLACE and one[1].last.started_at is not None
         ),
     )
     _change(history, occurrence, occurrence.last.number, outcome=Outcome.CANCELLED)
@@ -370,9 +369,9 @@ def _start_late_in_silence(history: History, random: Random) -> None:
         random,
         (one for one in _attempts(history) if one[2].started_at is not None and not one[3]),
     )
-    if attempt.started_at is None or attempt.started_at - attempt.due_at > PROMISE:
+    if attempt.started_at is None or attempt.started_at - attempt.due_at > history.promise:
         raise NotApplicable
-    _change(history, occurrence, attempt.number, started_at=attempt.due_at + PROMISE + 1)
+    _change(history, occurrence, attempt.number, started_at=attempt.due_at + history.promise + 1)
 
 
 def _record_times_out_of_order(history: History, random: Random) -> None:

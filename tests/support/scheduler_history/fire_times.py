@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tests.support.scheduler_history.expected import expected_fire_times
-from tests.support.scheduler_history.records import SECOND, Delay, Occurrence, Verb
+from tests.support.scheduler_history.records import Delay, IncidentKind, Occurrence, Verb
 from tests.support.scheduler_history.story import Story
 from tests.support.scheduler_history.violations import Kind, Violation
-
-_PICKED_AHEAD = 120 * SECOND
 
 
 def judge(story: Story) -> Iterator[Violation]:
@@ -20,6 +18,8 @@ def judge(story: Story) -> Iterator[Violation]:
     times = Counter(occurrence.fire_at for occurrence in story.occurrences)
     planned = {occurrence.fire_at for occurrence in story.occurrences if not occurrence.is_manual}
     for fire_at in sorted(expected.certain - times.keys()):
+        if _was_given_up(story, fire_at):
+            continue
         yield story.violation(Kind.MISSING, fire_at, "has no occurrence", story.task, *story.requests)
     for fire_at, number in times.items():
         if number > 1:
@@ -28,8 +28,24 @@ def judge(story: Story) -> Iterator[Violation]:
         yield story.violation(Kind.UNCALLED, fire_at, "is no fire time", story.task, *story.requests)
     yield from _judge_by_hand(story)
     for occurrence in story.occurrences:
-        if not occurrence.is_manual and occurrence.picked_at < occurrence.fire_at - _PICKED_AHEAD:
-            yield story.violation(Kind.TIMES, occurrence, "was picked more than two minutes ahead")
+        if not occurrence.is_manual and occurrence.picked_at < occurrence.fire_at - story.ahead:
+            yield story.violation(Kind.TIMES, occurrence, "was picked too long ahead")
+
+
+def _was_given_up(story: Story, fire_at: int) -> bool:
+    """Whether it is recorded that nobody had picked it when the task was stopped or changed."""
+    return any(
+        incident.kind is IncidentKind.SKIPPED
+        and incident.fire_at is not None
+        and incident.last_fire_at is not None
+        and incident.fire_at <= fire_at <= incident.last_fire_at
+        and any(
+            request.begun_at <= incident.last_fire_at <= request.answered_at
+            for request in story.requests
+            if request.verb in {Verb.PAUSE, Verb.CANCEL, Verb.CHANGE}
+        )
+        for incident in story.incidents
+    )
 
 
 def _judge_made(story: Story) -> Iterator[Violation]:

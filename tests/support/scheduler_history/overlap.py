@@ -7,7 +7,6 @@ from operator import attrgetter
 
 from tests.support.scheduler_history.expected import expected_fire_times
 from tests.support.scheduler_history.records import (
-    SECOND,
     Attempt,
     Incident,
     IncidentKind,
@@ -20,9 +19,6 @@ from tests.support.scheduler_history.records import (
 )
 from tests.support.scheduler_history.story import Story
 from tests.support.scheduler_history.violations import Kind, Violation
-
-GRACE = 30 * SECOND
-"""Fire times that have passed for so long are missed: the misfire policy decides about them."""
 
 
 def judge(story: Story) -> Iterator[Violation]:
@@ -91,7 +87,7 @@ def _covers(incident: Incident, fire_at: int) -> bool:
 
 def _is_misfire(story: Story, occurrence: Occurrence) -> bool:
     """Whether the misfire policy can have skipped it when it was picked."""
-    if occurrence.fire_at + GRACE > occurrence.picked_at or occurrence.is_manual:
+    if occurrence.fire_at + story.promise > occurrence.picked_at or occurrence.is_manual:
         return False
     policy = story.policy
     if policy.misfire is Misfire.SKIP:
@@ -99,7 +95,7 @@ def _is_misfire(story: Story, occurrence: Occurrence) -> bool:
     if policy.misfire is Misfire.WINDOW:
         return occurrence.fire_at + policy.misfire_window <= occurrence.picked_at
     after = expected_fire_times(story.requests, story.task).possible
-    missed_as_well = sum(occurrence.fire_at < fire_at <= occurrence.picked_at - GRACE for fire_at in after)
+    missed_as_well = sum(occurrence.fire_at < fire_at <= occurrence.picked_at - story.promise for fire_at in after)
     return missed_as_well >= (policy.misfire_limit if policy.misfire is Misfire.ALL else 1)
 
 
@@ -118,15 +114,23 @@ def _is_forbidden_overlap(story: Story, occurrence: Occurrence) -> bool:
 
 
 def _judge_cancellation(story: Story, occurrence: Occurrence) -> Iterator[Violation]:
-    """Somebody asked for it, or a later one took its place."""
+    """Its task was stopped before it could start, or a later one took its place while it ran."""
     cancelled = occurrence.last
-    if cancelled.ended_at is None or story.was_asked(Verb.CANCEL, until=cancelled.ended_at):
+    if cancelled.ended_at is None:
         return
-    was_replaced = story.policy.overlap is Overlap.REPLACE and any(
-        other.fire_at != occurrence.fire_at
-        and other.fire_at <= cancelled.ended_at
-        and (other.last.ended_at is None or other.last.ended_at >= (cancelled.started_at or cancelled.ended_at))
-        for other in story.occurrences
+    was_stopped = cancelled.started_at is None and any(
+        request.verb in {Verb.PAUSE, Verb.CANCEL} and request.begun_at <= cancelled.ended_at <= request.answered_at
+        for request in story.requests
     )
-    if not was_replaced:
+    was_replaced = (
+        story.policy.overlap is Overlap.REPLACE
+        and cancelled.started_at is not None
+        and any(
+            other.fire_at != occurrence.fire_at
+            and other.fire_at <= cancelled.ended_at
+            and (other.last.ended_at is None or other.last.ended_at >= cancelled.started_at)
+            for other in story.occurrences
+        )
+    )
+    if not was_stopped and not was_replaced:
         yield story.violation(Kind.SKIP, occurrence, "was cancelled, and nobody asked for it")

@@ -197,13 +197,19 @@ class StoredTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, kw_only=True):
-    """Everything there is to judge, in no order, but that the requests of a task are in theirs."""
+    """Everything there is to judge, in no order, but that the requests of a task are in theirs.
+
+    `promise`: a start later than that after it was due is reported, a fire time that was not picked for so long is
+    missed. `ahead`: how long before its fire time an occurrence may be picked.
+    """
 
     requests: list[Request]
     runs: list[Run]
     tasks: list[StoredTask]
     occurrences: list[Occurrence]
     incidents: list[Incident]
+    promise: int = 30 * SECOND
+    ahead: int = 120 * SECOND
 
 
 class MalformedHistory(Exception):

@@ -31,6 +31,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     occurrences: list[Occurrence]
     runs: dict[tuple[int, int], list[Run]]
     incidents: list[Incident]
+    promise: int
+    ahead: int
 
     def attempts(self) -> Iterator[tuple[Occurrence, Attempt]]:
         """All attempts at all fire times."""
@@ -87,4 +89,6 @@ def stories(history: History) -> Iterator[Story]:
             occurrences=sorted(occurrences[task.name], key=lambda occurrence: occurrence.fire_at),
             runs=runs[task.name],
             incidents=incidents[task.name],
+            promise=history.promise,
+            ahead=history.ahead,
         )

@@ -30,6 +30,10 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     namespace_file: str = f"{_ACCOUNT}/namespace"
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
 
+    def __post_init__(self) -> None:
+        if not self.url.startswith("https://"):
+            raise ValueError("url must begin with https://")
+
 
 class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Somebody else starts executors; the content of `token_file` goes along as a bearer token."""
@@ -38,10 +42,15 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     token_file: str | None = None
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 10.0
 
+    def __post_init__(self) -> None:
+        if self.url is not None and not self.url.startswith(("https://", "http://")):
+            raise ValueError("url must begin with https:// or http://")
+
 
 class OrchestratorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many executors there may be, how far to look ahead, and who starts them.
 
+    A round takes place every `interval_seconds`, and earlier if runs wait: that is looked at every `watch_seconds`.
     `window_seconds` is the promise: a run starts within it. `concurrency` is how many runs one executor does at a time,
     `provisioning_seconds` how long one takes from the order to its first run, `default_duration_seconds` how long a run
     is taken to last of which nothing is known.
@@ -52,6 +61,7 @@ class OrchestratorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     maximum: Count = 20
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
     interval_seconds: Seconds = 60
+    watch_seconds: Seconds = 15
     look_ahead_seconds: Annotated[int, msgspec.Meta(ge=60, le=3600)] = 600
     window_seconds: Annotated[int, msgspec.Meta(ge=1, le=600)] = 30
     provisioning_seconds: Seconds = 90

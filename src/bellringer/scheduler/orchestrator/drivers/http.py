@@ -28,9 +28,11 @@ def open_client(timeout_seconds: float, certificate_authority: bytes | None = No
 
 
 async def exchange(
-    client: Client, method: str, url: str, *, token: str | None, body: object = None, content_type: str
+    client: Client, method: str, url: str, *, called: str, token: str | None, body: object, content_type: str
 ) -> bytes:
-    """Send JSON and return the body of an answer of 2xx. Raises `DriverFailed`."""
+    """Send JSON and return the body of an answer of 2xx. Raises `DriverFailed`, which says what is `called`: the URL
+    itself may be a secret.
+    """
     try:
         request = client.request(method, url).header("Accept", "application/json")
         if token is not None:
@@ -40,9 +42,9 @@ async def exchange(
         response = await request.build().send()
         content = bytes(await response.bytes())
     except PyreqwestError as error:
-        raise DriverFailed(f"{method} {url}: {_reason(error)}") from error
+        raise DriverFailed(f"{method} {called}: {_reason(error)}") from error
     if not 200 <= response.status < 300:
-        raise DriverFailed(f"{method} {url}: {response.status} {_said(content)}".rstrip())
+        raise DriverFailed(f"{method} {called}: {response.status} {_said(content)}".rstrip())
     return content
 
 

@@ -62,6 +62,7 @@ class Kubernetes:
                 self._client,
                 method,
                 config.url.rstrip("/") + path,
+                called=path,
                 token=token,
                 body=body,
                 content_type="application/merge-patch+json",

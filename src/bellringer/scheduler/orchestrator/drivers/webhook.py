@@ -33,7 +33,15 @@ class Webhook:
         if self._client is None:
             self._client = open_client(self._config.timeout_seconds)
         body = {"desired": executors, "current": current, "reason": reason, "at": datetime.now(UTC)}
-        await exchange(self._client, "POST", self._url, token=token, body=body, content_type="application/json")
+        await exchange(
+            self._client,
+            "POST",
+            self._url,
+            called="to the webhook",
+            token=token,
+            body=body,
+            content_type="application/json",
+        )
 
     async def close(self) -> None:
         """Close the connections."""
