@@ -66,9 +66,7 @@ def _one_task(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]
     ) -> Response[str]:
         values = await reader.read(environment, View(room="task", name=name, before=before))
         payload = shown(bytes(values["task"].definition.payload), most_characters=_PAYLOAD_CHARACTERS)
-        return pages.page(
-            "task.html", environment=environment, base_url=base_url(request), payload=payload, **values
-        )
+        return pages.page("task.html", environment=environment, base_url=base_url(request), payload=payload, **values)
 
     @get("/console/tasks/{name:str}/occurrences/{fire_at:str}")
     async def occurrence(environment: SignedIn, name: FromPath[str], fire_at: FromPath[str]) -> Response[str]:
