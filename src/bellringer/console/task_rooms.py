@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 from litestar import Response, get, post
-from litestar.params import FromPath, FromQuery
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.types import ControllerRouterHandler
 
 from bellringer.console.bodies import shown
@@ -38,12 +38,12 @@ def _lists(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]:
         request: AnyRequest,
         environment: SignedIn,
         *,
-        state: FromQuery[str] = "",
+        chosen: Annotated[str, QueryParameter(name="state")] = "",
         prefix: FromQuery[str] = "",
         after: FromQuery[str] = "",
         period: FromQuery[Period] = Period.HOUR,
     ) -> Response[str]:
-        view = View(room="tasks", state=state, prefix=prefix.strip(), after=after, period=period)
+        view = View(room="tasks", state=chosen, prefix=prefix.strip(), after=after, period=period)
         return await page("tasks.html", request, environment, view)
 
     @get("/console/calendar")

@@ -17,6 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from bellringer.edge.app import Routes
 from bellringer.scheduler.model import WAIT_BOUNDS_SECONDS
 from bellringer.scheduler.samples import Figures, Samples
 
@@ -91,6 +92,11 @@ class _Collector(Collector):
 
 _COLLECTOR = _Collector()
 REGISTRY.register(_COLLECTOR)
+
+
+def scheduler_metrics(samples: Samples) -> Routes:
+    """What the edge has to do before it tells the metrics."""
+    return Routes(refresh_metrics=[lambda: refresh_scheduler_metrics(samples)])
 
 
 async def refresh_scheduler_metrics(samples: Samples) -> None:

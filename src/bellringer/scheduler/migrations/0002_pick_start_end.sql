@@ -11,20 +11,6 @@ LANGUAGE sql AS $$
     HAVING sum(change) <> 0
 $$;
 
--- Incidents are counted by their kind, and late starts by their cause, wherever they are reported.
-CREATE FUNCTION bellringer.count_incidents() RETURNS trigger
-LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO bellringer.tally_entries (owner, name, change)
-    SELECT environment_id, 'tasks.incidents.' || kind, sum(fire_times) FROM reported GROUP BY environment_id, kind
-    UNION ALL
-    SELECT environment_id, 'tasks.missed.' || cause, count(*) FROM reported
-    WHERE kind = 'missed' GROUP BY environment_id, cause;
-    RETURN NULL;
-END $$;
-CREATE TRIGGER count_incidents AFTER INSERT ON bellringer.incidents
-    REFERENCING NEW TABLE AS reported FOR EACH STATEMENT EXECUTE FUNCTION bellringer.count_incidents();
-
 -- Records what a picker planned for tasks that it has locked: fire times that run, fire times that are skipped, and by
 -- task (numbers, next_fire_ats, problems) what comes next, or why nothing does.
 CREATE FUNCTION bellringer.pick(
@@ -171,7 +157,9 @@ BEGIN
         SET ended_at = clock_timestamp(), outcome = given.outcome, detail = given.detail
         FROM given JOIN bellringer.tasks AS task ON task.number = given.task
         WHERE occurrence.task = given.task AND occurrence.fire_at = given.fire_at
-            AND occurrence.attempt = given.attempt AND occurrence.stage = 2 AND occurrence.ended_at IS NULL
+            -- So put, it is found by its key: few run at any time, and the planner would go and look for those.
+            AND given.attempt =
+                CASE WHEN occurrence.stage = 2 AND occurrence.ended_at IS NULL THEN occurrence.attempt END
             AND NOT bellringer.is_tried_again(
                 task.state, task.max_retries, task.rerun_after_crash, given.outcome, given.attempt)
         RETURNING given.place, task.environment_id, task.number, task.name, occurrence.fire_at, occurrence.attempt,
