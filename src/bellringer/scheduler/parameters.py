@@ -90,7 +90,7 @@ class Signature:
                 arguments[name] = _read_one(given[name], hint, name)
         return arguments
 
-    def bind(self, *args: object, **kwargs: object) -> bytes:
+    def bind(self, /, *args: object, **kwargs: object) -> bytes:
         """Arguments as a payload. Raises `TypeError` for arguments that the function does not take, or JSON has not."""
         arguments = inspect.signature(self._function).bind(*args, **kwargs).arguments
         if self._rest is not None:

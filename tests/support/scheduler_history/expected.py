@@ -69,8 +69,8 @@ def fire_times(schedule: Schedule, task: StoredTask, earliest: int, latest: int)
         case Once(at=at):
             yield from [at] if earliest <= at <= latest else []
         case Delay():
-            at = task.once_at
-            yield from [at] if at is not None and earliest <= at <= latest else []
+            once_at = task.once_at
+            yield from [once_at] if once_at is not None and earliest <= once_at <= latest else []
         case Interval(every=every, anchor=anchor):
             # Counted from when the task was made, that moment itself is none.
             first = task.created_at + every if anchor is None else anchor

@@ -1,0 +1,41 @@
+"""What a run under fire is made of, told to every process of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from bellringer.scheduler.config import SchedulerConfig
+
+API_KEY = "a-key-that-the-tests-set"
+RUNS_FILE = "RECORD_OF_RUNS"
+"""The environment variable that tells functions where to write down that they ran."""
+
+LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+"""Sets the clock of a process apart. Of Debian's package libfaketime."""
+
+SCHEDULER = SchedulerConfig(
+    pick_ahead_seconds=15,
+    dispatch_ahead_seconds=3,
+    start_promise_seconds=10,
+    visibility_timeout_seconds=8,
+    executor_lost_seconds=6,
+    concurrency=40,
+    tasks="tests.support.scheduler_under_fire.application:scheduler",
+)
+"""Shorter than usual in everything that is waited for, so that a short run meets what else takes minutes."""
+
+PAUSE_SECONDS = 12.0
+"""How long who is stopped stays so: longer than its messages are held for, and than it is waited for."""
+
+CLOCKS_APART_SECONDS = 60
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """How long tasks are made, used and run, and how many there are; without faults the rest takes a few seconds."""
+
+    seconds: float
+    one_time_tasks: int
+    recurring_tasks: int
+    crashing_tasks: int
