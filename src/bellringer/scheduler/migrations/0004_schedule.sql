@@ -209,7 +209,7 @@ BEGIN
                 wanted.call, wanted.payload, wanted.misfire, wanted.misfire_limit, wanted.misfire_window_seconds,
                 wanted.overlap, wanted.time_limit_seconds, wanted.max_retries, wanted.retry_first_seconds,
                 wanted.retry_cap_seconds, wanted.rerun_after_crash, false, LEAST(moment, wanted.once_at),
-                moment - interval '1 microsecond', moment)
+                LEAST(moment, wanted.once_at) - interval '1 microsecond', moment)
             ON CONFLICT ON CONSTRAINT tasks_environment_id_name_key DO NOTHING;
             EXIT WHEN FOUND;
             CONTINUE;  -- Somebody made one of that name just now.
