@@ -161,6 +161,8 @@ BEGIN
         PERFORM bellringer.refuse_parameter('every_seconds', 'it must be a whole number of milliseconds');
     ELSIF octet_length(payload::text) > 262144 THEN
         PERFORM bellringer.refuse_parameter('payload', 'it holds at most 262144 bytes');
+    ELSIF call ->> 'type' = 'function' AND jsonb_typeof(payload) NOT IN ('object', 'null') THEN
+        PERFORM bellringer.refuse_parameter('payload', 'that of a function is an object with its arguments');
     END IF;
     PERFORM bellringer.check_number('delay_seconds', delay_seconds, 0, longest_delay);
     PERFORM bellringer.check_number('every_seconds', every_seconds, 1, longest_delay);
