@@ -8,6 +8,7 @@ from bench import (
     queue_kinds,
     queue_pinned_snapshot,
     queue_throughput,
+    scheduler_scaling,
     start,
 )
 
@@ -21,5 +22,6 @@ if __name__ == "__main__":
         queue_pinned_snapshot,
         queue_depth,
         queue_kinds,
+        scheduler_scaling,
     ):
         benchmark.main()

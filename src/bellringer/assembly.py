@@ -53,6 +53,7 @@ from bellringer.scheduler.orchestrator import orchestrator_of
 from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
+from bellringer.scheduler.routes import scheduler_routes
 from bellringer.scheduler.samples import Sampler as TaskSampler
 from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
@@ -184,9 +185,12 @@ async def assemble(
             [
                 broker_routes(broker, moves),
                 sqs_routes(broker, moves, keys, SystemClock(), config.sqs),
+                scheduler_routes(tasks),
                 notification_routes(notifications, mailbox),
                 scheduler_metrics(samples),
-                console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, stopping),
+                console_routes(
+                    keys, broker, moves, notifications, mailbox, tasks, samples, config.scheduler, stopping
+                ),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)

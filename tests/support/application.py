@@ -20,6 +20,8 @@ from bellringer.kernel.database import Database
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.routes import notification_routes
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.routes import scheduler_routes
+from bellringer.scheduler.service import Tasks
 
 
 @asynccontextmanager
@@ -29,6 +31,7 @@ async def routes_of_all(database: Database, broker: Broker) -> AsyncIterator[lis
     notifications = Notifications(database, broker, accepted, batcher=BatcherConfig())
     yield [
         broker_routes(broker, Moves(database, broker)),
+        scheduler_routes(Tasks(database, broker)),
         notification_routes(notifications, CapturedMailbox(database)),
     ]
     await notifications.drain()

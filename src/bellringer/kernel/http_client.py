@@ -14,4 +14,4 @@ def reason_of(error: PyreqwestError) -> str:
     causes = (getattr(error, "details", None) or {}).get("causes") or []
     message = str(causes[-1]["message"]) if causes else error.message
     message = _OS_ERROR.sub("", message)
-    return message[:1].lower() + message[1:]
+    return message if message[:2].isupper() else message[:1].lower() + message[1:]

@@ -121,12 +121,12 @@ class Function(Generic[P, R]):
             raise TypeError(f"{name} is scheduled without arguments, so {self.signature.required[0]} needs a default")
         check_definition(self.definition_for(schedule or _ANY_SCHEDULE, b"null"), now=datetime.now(UTC))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, here and now."""
         return self._function(*args, **kwargs)
 
-    def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundFunction:
-        """The function with arguments, to be scheduled. Raises `TypeError` for arguments that cannot be JSON."""
+    def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundFunction:
+        """The function with arguments, to be scheduled. Raises `TypeError` or `InvalidInput` when they do not fit."""
         return BoundFunction(self, self.signature.bind(*args, **kwargs))
 
     @property

@@ -25,6 +25,9 @@ from bellringer.scheduler.model import TaskNumber
 from bellringer.scheduler.occurrence_store import Dispatch, DueTask, Picked
 from bellringer.scheduler.plan import Plan, plan
 
+# After a long time without pickers a thousand tasks have a million fire times to make up for. Planned all at once they
+# would block this process, and the transaction would be ended for idling.
+_MOST_FIRE_TIMES = 5_000
 _NOTHING = Plan(runs=[], skips=[], next_fire_at=None)
 
 _log = get_logger(__name__)
@@ -82,11 +85,18 @@ class Picker(Loop):
             problems = await find_problems(connection, [task.number for task in tasks if not task.is_planned])
             picked = Picked()
             for task in tasks:
+                if len(picked.run_tasks) + len(picked.skip_tasks) >= _MOST_FIRE_TIMES:
+                    break
                 add_plan(picked, task, horizon, self._config.start_promise_seconds, problems.get(task.number))
             await occurrence_store.pick(connection, picked)
         self._dispatcher.wake()
         is_behind = any(moment is not None and moment <= horizon for moment in picked.next_fire_ats)
-        return is_behind or len(tasks) == self._config.batch
+        return is_behind or len(picked.numbers) < len(tasks) or len(tasks) == self._config.batch
+
+    def wake(self) -> None:
+        """End the pause now: of the dispatcher too, for what was picked by hand."""
+        super().wake()
+        self._dispatcher.wake()
 
 
 async def find_problems(connection: Connection, numbers: Sequence[TaskNumber]) -> dict[TaskNumber, str]:

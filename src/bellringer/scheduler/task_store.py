@@ -307,7 +307,7 @@ def _definition(row: asyncpg.Record, *, at: datetime | None) -> TaskDefinition:
             at=at,
             delay_seconds=None if at is not None else row["delay_seconds"],
             cron=row["cron"],
-            time_zone=row["time_zone"],
+            time_zone="UTC" if row["cron"] is None else row["time_zone"],
             every_seconds=row["every_seconds"],
             starting_at=row["starting_at"],
         ),

@@ -74,17 +74,17 @@ async def test_executors_are_ordered_before_a_burst_and_let_go_after_quiet_minut
 ) -> None:
     await plan_burst(database, environment, in_seconds=120, copies=1000)
     service = orchestrator(database, kubernetes)
-    await service.run_once()
+    await service.look()
     assert api.replicas == 11  # 1,000 runs of 3 s, the next step of 2 %, share 100.1 slots, ten of each executor
 
     async with database.connection() as connection:
         await connection.execute("UPDATE bellringer.tasks SET next_fire_at = NULL")
     for _ in range(4):
         await let_time_pass(database, 60)
-        await service.run_once()
+        await service.look()
         assert api.replicas == 11
     await let_time_pass(database, 60)
-    await service.run_once()
+    await service.look()
     assert api.replicas == 1
 
     first, *quiet, last = await rounds(database)
@@ -100,9 +100,9 @@ async def test_a_driver_that_fails_is_written_down_and_asked_again(
     await plan_burst(database, environment, in_seconds=120, copies=1000)
     service = orchestrator(database, kubernetes)
     api.token = "another"
-    await service.run_once()
+    await service.look()
     api.token = TOKEN
-    await service.run_once()
+    await service.look()
     refused, done = await rounds(database)
     assert refused.problem is not None
     assert refused.problem.endswith("401 Unauthorized")
@@ -115,9 +115,9 @@ async def test_an_order_that_was_refused_is_given_again(
     await plan_burst(database, environment, in_seconds=120, copies=1000)
     service = orchestrator(database, kubernetes)
     api.refused_patches = 1
-    await service.run_once()
+    await service.look()
     assert api.replicas == 2
-    await service.run_once()
+    await service.look()
     assert api.replicas == 11
     assert [line.problem is None for line in await rounds(database)] == [False, True]
 
@@ -150,7 +150,23 @@ async def test_only_one_of_several_processes_orders(database: Database) -> None:
     first, second = orchestrator(database, CONFIG), orchestrator(database, CONFIG)
     await first.run_once()
     await second.run_once()
-    await first.run_once()
+    assert len(await rounds(database)) == 1
+    await stop(first)
+    await second.run_once()
+    assert len(await rounds(database)) == 2
+
+
+async def test_it_looks_ahead_every_minute_and_earlier_when_runs_wait(
+    database: Database, environment: Environment
+) -> None:
+    service = orchestrator(database, CONFIG)
+    for _ in range(3):
+        await service.run_once()
+    assert len(await rounds(database)) == 1
+    async with database.connection() as connection:
+        tasks = await insert_tasks(connection, environment.id, "late", in_seconds=900)
+        await insert_occurrences(connection, tasks, in_seconds=-15)
+    await service.run_once()
     assert len(await rounds(database)) == 2
 
 
@@ -172,6 +188,6 @@ async def test_when_it_stops_another_takes_over_at_once(database: Database) -> N
 async def test_a_webhook_that_nobody_answers_stops_nothing(database: Database) -> None:
     config = msgspec.structs.replace(CONFIG, driver="webhook", webhook=WebhookConfig(url="http://127.0.0.1:1/"))
     service = orchestrator(database, config)
-    await service.run_once()
-    await service.run_once()
+    await service.look()
+    await service.look()
     assert [line.problem is None for line in await rounds(database)] == [False, False]

@@ -64,6 +64,7 @@ async def test_tasks_and_picked_occurrences_of_the_look_ahead_are_due(
     assert near(second, 90)
     assert near(third, 300)
     assert (found.waiting, found.oldest_wait_seconds) == (0, 0)
+    assert await store.oldest_wait_seconds(connection) == 0
 
 
 async def test_what_is_due_and_has_not_started_waits(connection: Connection, environment: Environment) -> None:
@@ -73,6 +74,7 @@ async def test_what_is_due_and_has_not_started_waits(connection: Connection, env
     found = await standing(connection)
     assert found.waiting == 5
     assert 40 <= found.oldest_wait_seconds <= 60
+    assert 40 <= await store.oldest_wait_seconds(connection) <= 60
     assert {due.second for due in found.dues} == {-1}
 
 
@@ -241,6 +243,7 @@ CASES: dict[str, tuple[str, tuple[object, ...], set[str], int]] = {
         {"tasks_due", "occurrences_open", "tasks_pkey", "run_durations_pkey"},
         3000,
     ),
+    "oldest wait": (store.OLDEST_WAIT, (), {"occurrences_open"}, 2),
     "past": (store.PAST, (MOMENT, 480.0), {"scaling_decisions_at"}, 10),
     "forget": (store.FORGET, (MOMENT, 9999 * 60.0), {"scaling_decisions_at"}, 3),
     "newest": (store.NEWEST, (10,), {"scaling_decisions_at"}, 11),

@@ -8,13 +8,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from pyreqwest.client import ClientBuilder
-from pyreqwest.exceptions import (
-    ConnectTimeoutError,
-    NetworkError,
-    PyreqwestError,
-    ReadError,
-    RequestTimeoutError,
-)
+from pyreqwest.exceptions import BuilderError, DecodeError, NetworkError, PyreqwestError, ReadError, RequestTimeoutError
 from pyreqwest.request import StreamRequest
 from pyreqwest.response import Response
 
@@ -63,25 +57,13 @@ class HttpCaller:
         """Send the request; return when its answer was read, or 64 KiB of it. Raises `CallFailed`."""
         call = cast("HttpCall", invocation.call)
         try:
-            request = self._request(call, invocation)
-        except ValueError as error:  # pyreqwest's own errors of this kind are such, too
-            raise CallFailed(f"the request cannot be made: {error}") from None
-        try:
-            async with request as response:
+            async with self._request(call, invocation) as response:
                 answer = await _read(response)
                 status = response.status
-        except ConnectTimeoutError:
-            raise CallFailed(
-                f"{_server_of(call)} took no connection within {self._connect_timeout_seconds:g} s"
-            ) from None
-        except RequestTimeoutError:
-            raise CallFailed(f"{_server_of(call)} did not answer in time") from None
-        except ReadError as error:
-            raise CallFailed(f"{_server_of(call)} broke its answer off: {reason_of(error)}") from None
-        except NetworkError as error:
-            raise CallFailed(f"{_server_of(call)} cannot be reached: {reason_of(error)}") from None
         except PyreqwestError as error:
-            raise CallFailed(f"{_server_of(call)} gave no answer that can be read: {reason_of(error)}") from None
+            raise CallFailed(self._sentence(error, _server_of(call))) from None
+        except ValueError as error:
+            raise CallFailed(f"the request cannot be made: {error}") from None
         if not 200 <= status < 300:
             shown = answer.decode(errors="replace")[:_MOST_CHARACTERS_SHOWN]
             raise CallFailed(f"{_server_of(call)} answered {status}: {shown}".removesuffix(": "))
@@ -104,6 +86,26 @@ class HttpCaller:
             builder = builder.body_bytes(invocation.payload)
         limit = timedelta(seconds=invocation.time_limit_seconds + _AFTER_THE_TIME_LIMIT_SECONDS)
         return builder.timeout(limit).streamed_read_buffer_limit(_MOST_BYTES_READ).build_streamed()
+
+    def _sentence(self, error: PyreqwestError, server: str) -> str:
+        match error:
+            case BuilderError():
+                return f"the request cannot be made: {reason_of(error)}"
+            case RequestTimeoutError() if _is_of_connecting(error):
+                return f"{server} took no connection within {self._connect_timeout_seconds:g} s"
+            case RequestTimeoutError():
+                return f"{server} did not answer in time"
+            case ReadError() | DecodeError():
+                return f"{server} broke its answer off: {reason_of(error)}"
+            case NetworkError():
+                return f"{server} cannot be reached: {reason_of(error)}"
+            case _:
+                return f"{server} gave no answer that can be read: {reason_of(error)}"
+
+
+def _is_of_connecting(error: RequestTimeoutError) -> bool:
+    # A ConnectTimeoutError may also mean that the time was up while nothing was answered.
+    return any(cause["message"] == "client error (Connect)" for cause in error.details["causes"] or [])
 
 
 async def _read(response: Response) -> bytes:

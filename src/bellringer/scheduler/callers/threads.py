@@ -42,7 +42,7 @@ class Threads:
             try:
                 await asyncio.wait({job.ended})
             except asyncio.CancelledError:
-                job.interrupt(worker.thread_id)
+                job.interrupt()
         return job.result()
 
     def close(self) -> None:
@@ -56,14 +56,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="bellringer function", daemon=True)
-        self._thread.start()
-
-    @property
-    def thread_id(self) -> int:
-        """The number by which the interpreter knows the thread."""
-        assert self._thread.ident is not None  # noqa: S101 - it was started
-        return self._thread.ident
+        threading.Thread(target=self._work, name="bellringer function", daemon=True).start()
 
     def take(self, job: _Job[Any] | None) -> None:
         """Do a job next; None is the last."""
@@ -83,6 +76,7 @@ class _Job(Generic[R]):
         self._context = copy_context()
         self._loop = loop
         self._lock = threading.Lock()
+        self._thread_id: int | None = None
         self._is_over = False
         self._was_interrupted = False
         self._returned: list[R] = []
@@ -92,6 +86,7 @@ class _Job(Generic[R]):
         """Call the function and say that it ended. In the thread."""
         try:
             try:
+                self._open()
                 self._returned.append(self._context.run(self._function))
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is the function's
                 self._raised = error
@@ -102,18 +97,26 @@ class _Job(Generic[R]):
         with suppress(RuntimeError):  # the loop is closed: nobody wants to know
             self._loop.call_soon_threadsafe(self._end)
 
-    def interrupt(self, thread_id: int) -> None:
+    def interrupt(self) -> None:
         """Raise `Interrupted` in the function, once, unless it is over. In the event loop."""
         with self._lock:
             if not self._is_over and not self._was_interrupted:
                 self._was_interrupted = True
-                _raise_in(thread_id, Interrupted)
+                if self._thread_id is not None:
+                    _raise_in(self._thread_id, Interrupted)
 
     def result(self) -> R:
         """What came of it."""
         if self._raised is not None:
             raise self._raised
         return self._returned[0]
+
+    def _open(self) -> None:
+        """Let interruptions come; one may have come before."""
+        with self._lock:
+            self._thread_id = threading.get_ident()
+            if self._was_interrupted:
+                raise Interrupted
 
     def _close(self) -> None:
         """Let no interruption come any more; take back one that is on its way."""

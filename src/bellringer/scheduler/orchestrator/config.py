@@ -16,7 +16,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 class ProcessesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Executors as processes of this host; `stop_timeout_seconds` is what one has to finish its runs when it stops."""
 
-    stop_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    stop_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 18.0
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +50,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class OrchestratorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many executors there may be, how far to look ahead, and who starts them.
 
+    A round takes place every `interval_seconds`, and earlier if runs wait: that is looked at every `watch_seconds`.
     `window_seconds` is the promise: a run starts within it. `concurrency` is how many runs one executor does at a time,
     `provisioning_seconds` how long one takes from the order to its first run, `default_duration_seconds` how long a run
     is taken to last of which nothing is known.
@@ -60,6 +61,7 @@ class OrchestratorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     maximum: Count = 20
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
     interval_seconds: Seconds = 60
+    watch_seconds: Seconds = 15
     look_ahead_seconds: Annotated[int, msgspec.Meta(ge=60, le=3600)] = 600
     window_seconds: Annotated[int, msgspec.Meta(ge=1, le=600)] = 30
     provisioning_seconds: Seconds = 90

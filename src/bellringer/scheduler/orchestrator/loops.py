@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from bellringer.kernel.database import Database
 from bellringer.kernel.lease import Lease
@@ -12,7 +13,7 @@ from bellringer.scheduler.orchestrator import store
 from bellringer.scheduler.orchestrator.config import OrchestratorConfig
 from bellringer.scheduler.orchestrator.drivers.driver import Driver, DriverFailed
 from bellringer.scheduler.orchestrator.forecast import demand, loads
-from bellringer.scheduler.orchestrator.scaling import Decision, Situation, decide
+from bellringer.scheduler.orchestrator.scaling import Decision, Situation, decide, is_time
 
 KEPT_SECONDS = 7 * 24 * 3600.0
 
@@ -27,12 +28,13 @@ class Orchestrator(Loop):
     """
 
     def __init__(self, database: Database, driver: Driver, config: OrchestratorConfig) -> None:
-        super().__init__("orchestrator", interval_seconds=config.interval_seconds)
+        super().__init__("orchestrator", interval_seconds=min(config.watch_seconds, config.interval_seconds))
         self._database = database
         self._driver = driver
         self._config = config
         self._lease = Lease(database, "orchestrator", ttl_seconds=2.5 * config.interval_seconds)
         self._has_told = False
+        self._looked_at = -math.inf
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Do rounds until `stopping` is set; then let go of the executors, and of the lease."""
@@ -43,11 +45,22 @@ class Orchestrator(Loop):
         await self._lease.release()
 
     async def run_once(self) -> bool:
-        """Look ahead, decide, order, write down."""
+        """Do a round, if it is time for one and nobody else does."""
         if await self._lease.hold() is None:
             self._has_told = False
+            self._looked_at = -math.inf
             await self._driver.close()
             return False
+        async with self._database.connection() as connection:
+            waits_seconds = await store.oldest_wait_seconds(connection)
+        now = asyncio.get_running_loop().time()
+        if is_time(now - self._looked_at, waits_seconds, self._config):
+            await self.look()
+            self._looked_at = now
+        return False
+
+    async def look(self) -> None:
+        """Look ahead, decide, order, write down."""
         config = self._config
         async with self._database.connection() as connection:
             standing = await store.read_standing(connection, config.look_ahead_seconds, config.default_duration_seconds)
@@ -78,7 +91,6 @@ class Orchestrator(Loop):
         async with self._database.connection() as connection:
             await store.record(connection, standing, self._driver.name, known, decision, problem)
             await store.forget(connection, standing.now, KEPT_SECONDS)
-        return False
 
     def _needs(self, standing: store.Standing) -> list[float]:
         """In a thread of its own: a hundred thousand schedules take a second."""

@@ -52,6 +52,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+def is_time(since_last_seconds: float, oldest_wait_seconds: float, config: OrchestratorConfig) -> bool:
+    """Whether to look ahead again: it is time for it, or runs wait that nobody foresaw."""
+    return since_last_seconds >= config.interval_seconds or _is_late(oldest_wait_seconds, config)
+
+
 def decide(situation: Situation, config: OrchestratorConfig) -> Decision:
     """How many executors there should be from now on."""
     slots, second = peak(situation.demand, config.lead_seconds)
@@ -87,12 +92,16 @@ def _reaction(situation: Situation, config: OrchestratorConfig) -> int:
     Not while those that were ordered last are still on their way. What waits is due now, and so a part of the demand;
     this is for runs that take longer than they did, and for executors that do less than they should.
     """
-    if not situation.waiting or situation.oldest_wait_seconds < config.window_seconds * _LATE_SHARE:
+    if not situation.waiting or not _is_late(situation.oldest_wait_seconds, config):
         return 0
     raised_at = max((past.at for past in situation.past if _raised(past)), default=-math.inf)
     if situation.at - raised_at < max(config.provisioning_seconds, config.cool_down_seconds):
         return 0
     return situation.current + max(1, situation.current // 2)
+
+
+def _is_late(oldest_wait_seconds: float, config: OrchestratorConfig) -> bool:
+    return oldest_wait_seconds >= config.window_seconds * _LATE_SHARE
 
 
 def _raised(past: PastRound) -> bool:

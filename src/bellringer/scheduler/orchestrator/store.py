@@ -70,6 +70,13 @@ FROM drawn
 JOIN known USING (subject)
 GROUP BY 1, 2, 3, 4, 5, 6, 7
 """
+# Index: occurrences_open, its first entry of either stage.
+OLDEST_WAIT = """
+SELECT GREATEST(extract(epoch FROM clock_timestamp() - LEAST(
+    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 0),
+    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 1)
+))::float8, 0)
+"""
 # A row for each executor: few.
 EXECUTORS = """
 SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running
@@ -182,6 +189,12 @@ def _dues(rows: Sequence[asyncpg.Record], totals: Mapping[int, int], default_sec
     mean = work / sampled.total() if sampled else default_seconds
     for second in totals.keys() - sampled.keys():
         yield Due(second=second, tasks=totals[second], seconds=mean)
+
+
+async def oldest_wait_seconds(connection: Connection) -> float:
+    """For how long the run has waited that has waited longest; 0 if none waits."""
+    seconds: float | None = await connection.fetchval(OLDEST_WAIT)
+    return seconds or 0.0
 
 
 async def read_past(connection: Connection, now: datetime, seconds: float) -> list[PastRound]:
