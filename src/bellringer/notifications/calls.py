@@ -10,6 +10,9 @@ from bellringer.notifications.model import Submission
 from bellringer.notifications.service import Notifications
 from bellringer.scheduler.model import CallFailed, Invocation, NotificationCall
 
+_FIELDS = {"type": "call.event_type", "data": "payload", "body": "payload"}
+"""What a task calls the fields of an event, where it does not call them the same."""
+
 
 class NotificationCaller:
     """Runs notification calls: accepts an event that occurred at the fire time, once for each fire time.
@@ -36,4 +39,4 @@ class NotificationCaller:
             submission = Submission(notifications=(notification,), idempotency_key=f"task\n\n{invocation.key}")
             await self._notifications.accept(invocation.environment_id, (submission,))
         except InvalidInput as error:
-            raise CallFailed(f"{error.field}: {error}") from None
+            raise CallFailed(f"{_FIELDS.get(error.field or '', f'call.{error.field}')}: {error}") from None

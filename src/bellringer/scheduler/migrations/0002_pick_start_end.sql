@@ -157,7 +157,9 @@ BEGIN
         SET ended_at = clock_timestamp(), outcome = given.outcome, detail = given.detail
         FROM given JOIN bellringer.tasks AS task ON task.number = given.task
         WHERE occurrence.task = given.task AND occurrence.fire_at = given.fire_at
-            AND occurrence.attempt = given.attempt AND occurrence.stage = 2 AND occurrence.ended_at IS NULL
+            -- So put, it is found by its key: few run at any time, and the planner would go and look for those.
+            AND given.attempt =
+                CASE WHEN occurrence.stage = 2 AND occurrence.ended_at IS NULL THEN occurrence.attempt END
             AND NOT bellringer.is_tried_again(
                 task.state, task.max_retries, task.rerun_after_crash, given.outcome, given.attempt)
         RETURNING given.place, task.environment_id, task.number, task.name, occurrence.fire_at, occurrence.attempt,
