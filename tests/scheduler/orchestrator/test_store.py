@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -196,11 +197,13 @@ async def test_a_second_of_which_nothing_was_drawn_is_like_the_others(
 async def test_executors_that_were_seen_lately_count(connection: Connection) -> None:
     await connection.execute(
         "INSERT INTO bellringer.executors (id, host, process, concurrency, running, seen_at) VALUES "
-        "(gen_random_uuid(), 'a', 1, 10, 4, clock_timestamp()), (gen_random_uuid(), 'b', 2, 10, 3, clock_timestamp()), "
-        "(gen_random_uuid(), 'c', 3, 10, 9, clock_timestamp() - interval '1 minute')"
+        "(gen_random_uuid(), $1, 1, 10, 4, clock_timestamp()), (gen_random_uuid(), $1, 2, 10, 0, clock_timestamp()), "
+        "(gen_random_uuid(), 'b', 3, 10, 3, clock_timestamp()), "
+        "(gen_random_uuid(), $1, 4, 10, 9, clock_timestamp() - interval '1 minute')",
+        socket.gethostname(),
     )
     found = await standing(connection)
-    assert (found.executors, found.running) == (2, 7)
+    assert (found.executors, found.running, found.busy) == (3, 7, {1})
 
 
 async def test_rounds_are_kept_and_forgotten_in_their_order(connection: Connection) -> None:

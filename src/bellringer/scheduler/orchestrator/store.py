@@ -6,6 +6,7 @@ their number: the same ones round after round, whatever the order in which they 
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -80,7 +81,8 @@ WHERE stage = 1
 """
 # A row for each executor: few.
 EXECUTORS = """
-SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running
+SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running,
+    COALESCE(array_agg(process) FILTER (WHERE running > 0 AND host = $2), '{}') AS busy
 FROM bellringer.executors
 WHERE seen_at > $1::timestamptz - interval '30 seconds'
 """
@@ -107,7 +109,7 @@ SELECT desired FROM bellringer.scaling_decisions WHERE driver = $1 AND problem I
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """What is to come: `dues` of the next seconds from `now`, by the database's clock; and how many of them wait for
-    an executor, though they are due.
+    an executor, though they are due. `busy` are the processes of executors of this host that run something.
     """
 
     now: datetime
@@ -117,6 +119,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     oldest_wait_seconds: float
     executors: int
     running: int
+    busy: frozenset[int]
 
 
 class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +151,7 @@ async def read_standing(
     }
     strides = [_strides(totals[is_task], look_ahead_seconds, budget) for is_task in (True, False)]
     drawn = await connection.fetch(SAMPLE, *span, *strides)
-    ((executors, running),) = await connection.fetch(EXECUTORS, now)
+    ((executors, running, busy),) = await connection.fetch(EXECUTORS, now, socket.gethostname())
     first_due_at = min((row["first_due_at"] for row in counted if row["first_due_at"] is not None), default=now)
     return Standing(
         now=now,
@@ -162,6 +165,7 @@ async def read_standing(
         oldest_wait_seconds=max(0.0, (now - first_due_at).total_seconds()),
         executors=executors,
         running=running,
+        busy=frozenset(busy),
     )
 
 
