@@ -76,7 +76,9 @@ BEGIN
         WHEN 'function' THEN
             PERFORM bellringer.check_members('call', in_call, '{"type": "string", "name": "string"}', '{name}');
         ELSE
-            PERFORM bellringer.check_members('call', in_call, in_call, '{type}');
+            IF in_call IS NULL OR jsonb_typeof(in_call) <> 'object' THEN
+                PERFORM bellringer.refuse_parameter('call', 'it must be a JSON object');
+            END IF;
             PERFORM bellringer.refuse_parameter('call.type', 'it must be http, message, notification or function');
     END CASE;
     RETURN defaults || in_call;
