@@ -21,7 +21,7 @@ from bellringer.scheduler.service import Tasks
 HOUR = timedelta(hours=1)
 MANY = """
 INSERT INTO bellringer.tasks (environment_id, name, queue, cron, every_seconds, call, overlap, next_fire_at)
-SELECT $1, $2 || number, 1, $3, $4, '{"type": "function", "name": "f"}', 'skip',
+SELECT $1, $2 || number, 1, $3::text, $4::float8, '{"type": "function", "name": "f"}', 'skip',
     $5::timestamptz + CASE WHEN $3 IS NULL THEN number ELSE 0 END * interval '1 ms'
 FROM generate_series(1, $6) AS number
 """
