@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import uvloop
-from apscheduler import AsyncScheduler, CoalescePolicy, Schedule, SchedulerRole
+from apscheduler import AsyncScheduler, CoalescePolicy, Job, Schedule, ScheduleResult, SchedulerRole
 from apscheduler.abc import EventBroker
 from apscheduler.datastores.sqlalchemy import SQLAlchemyDataStore
 from apscheduler.eventbrokers.local import LocalEventBroker
@@ -21,9 +21,10 @@ from apscheduler.eventbrokers.psycopg import PsycopgEventBroker
 from apscheduler.triggers.date import DateTrigger
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from bench import scheduler_work
 from bench.queue_contestants import ConnectArguments, connected
-from bench.scheduler_contestants import EXECUTORS, Scheduler
-from bench.scheduler_work import Job, Marks, command, job_of_this_process, url
+from bench.scheduler_contestants import EXECUTORS, Pick, Scheduler
+from bench.scheduler_work import Marks, command, job_of_this_process, url
 
 _TASK = "no_op"
 
@@ -32,6 +33,7 @@ class ApScheduler(Scheduler):
     """One-time schedules (`DateTrigger`) of a task that is an async function."""
 
     name = "APScheduler 4"
+    picked = "SELECT count(*) FROM jobs"
     unfinished = (
         "SELECT (SELECT count(*) FROM jobs) + (SELECT count(*) FROM schedules WHERE next_fire_time IS NOT NULL)"
     )
@@ -40,7 +42,7 @@ class ApScheduler(Scheduler):
         async with opened(arguments, LocalEventBroker()) as scheduler:
             await scheduler.configure_task(_TASK, func=idle, job_executor="async", max_running_jobs=None)
 
-    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
+    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float, spread_seconds: float = 0) -> None:
         trigger = DateTrigger(datetime.fromtimestamp(fire_at, UTC))
         trigger.next()
         schedule = Schedule(
@@ -57,17 +59,52 @@ class ApScheduler(Scheduler):
             await connection.execute(
                 "INSERT INTO schedules (id, task_id, trigger, args, kwargs, paused, coalesce, job_executor,"
                 " job_result_expiration_time, metadata, next_fire_time)"
-                " SELECT $2 || '-' || number, $3, $4, $5, $6, false, 'latest', 'async', interval '0', '{}', $7"
-                " FROM generate_series(1, $1) number",
+                " SELECT $2 || '-' || number, $3, $4, $5, $6, false, 'latest', 'async', interval '0', '{}',"
+                " to_timestamp($7 + $8 * number) FROM generate_series(0, $1 - 1) number",
                 tasks,
                 str(int(fire_at)),
-                *(row[column] for column in ("task_id", "trigger", "args", "kwargs", "next_fire_time")),
+                *(row[column] for column in ("task_id", "trigger", "args", "kwargs")),
+                fire_at,
+                spread_seconds / tasks,
                 timeout=3600,
             )
             await connection.execute("VACUUM ANALYZE schedules", timeout=3600)
 
-    def commands(self, job: Job) -> Sequence[Sequence[str]]:
+    def commands(self, job: scheduler_work.Job) -> Sequence[Sequence[str]]:
         return [command(__name__, job.for_part(part)) for part in ["scheduler", *["worker"] * EXECUTORS]]
+
+    @asynccontextmanager
+    async def picker(self, arguments: ConnectArguments) -> AsyncIterator[Pick]:
+        async with opened(arguments, LocalEventBroker()) as scheduler:
+            yield lambda: pick_once(scheduler)
+
+
+async def pick_once(scheduler: AsyncScheduler) -> int:
+    """What its scheduler does in a round: claim a hundred schedules, add a job for each, release them."""
+    store, identity = scheduler.data_store, scheduler.identity
+    schedules = await store.acquire_schedules(identity, scheduler.lease_duration, 100)
+    results = []
+    for schedule in schedules:
+        await store.add_job(
+            Job(
+                task_id=schedule.task_id,
+                schedule_id=schedule.id,
+                scheduled_fire_time=schedule.next_fire_time,
+                executor=schedule.job_executor,
+                result_expiration_time=schedule.job_result_expiration_time,
+            )
+        )
+        results.append(
+            ScheduleResult(
+                schedule_id=schedule.id,
+                task_id=schedule.task_id,
+                trigger=schedule.trigger,
+                last_fire_time=schedule.next_fire_time,
+                next_fire_time=schedule.trigger.next(),
+            )
+        )
+    await store.release_schedules(identity, results)
+    return len(schedules)
 
 
 @asynccontextmanager
@@ -86,7 +123,7 @@ async def idle() -> None:
     """Stands for the task where it does not run."""
 
 
-async def main(job: Job) -> None:
+async def main(job: scheduler_work.Job) -> None:
     marks = Marks(job.marks)
 
     async def no_op() -> None:

@@ -6,10 +6,9 @@ Each stores tasks that are due at one moment, and says which processes run them:
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import asyncpg
 import uvloop
@@ -19,26 +18,38 @@ from bench.scheduler_work import Job, Marks, command, job_of_this_process
 
 EXECUTORS = 2
 
+Pick = Callable[[], Awaitable[int]]
+"""Picks a batch, and returns how many tasks that were: 0 when none is due."""
+
 
 class Scheduler(ABC):
     """A scheduler under measurement.
 
+    `due_seconds` is how far ahead its pickers find tasks, at least; `picked` a query that counts what they picked.
     `lead_seconds` is how long before their moment tasks are stored; `unfinished` a query that counts those whose end
-    is not recorded; `ended`, where it is kept, when the last one ended, in seconds since 1970.
+    is not recorded. Where they are kept: `recorded`, when each task started, and `ended`, when the last one ended, in
+    seconds since 1970. What `leaves_marks` calls the no-op of this benchmark.
     """
 
     name: str
     lead_seconds = 15.0
+    due_seconds = 0.0
+    picked: str
     unfinished: str
     ended: str | None = None
+    recorded: str | None = None
+    leaves_marks = True
 
     @abstractmethod
     async def install(self, arguments: ConnectArguments) -> None:
         """Make the tables in an empty database."""
 
     @abstractmethod
-    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
-        """Store that many one-time tasks of that moment, in seconds since 1970, the fastest way there is."""
+    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float, spread_seconds: float = 0) -> None:
+        """Store that many one-time tasks, the fastest way there is.
+
+        The first is due at `fire_at`, in seconds since 1970, the others evenly in the `spread_seconds` after.
+        """
 
     @abstractmethod
     def commands(self, job: Job) -> Sequence[Sequence[str]]:
@@ -47,6 +58,10 @@ class Scheduler(ABC):
     def settings(self, job: Job) -> dict[str, str]:  # noqa: ARG002 - of most
         """What the processes find in their environment."""
         return {}
+
+    @abstractmethod
+    def picker(self, arguments: ConnectArguments) -> AbstractAsyncContextManager[Pick]:
+        """What picks due tasks, a batch at a time."""
 
 
 class Seed(Scheduler):
@@ -58,11 +73,14 @@ class Seed(Scheduler):
     """
 
     name = "seed"
+    due_seconds = 60.0
+    picked = "SELECT count(*) FROM tasks WHERE picked_at IS NOT NULL"
     pick = 10
     pull = 1
     slots = 16
     unfinished = "SELECT count(*) FROM tasks WHERE ended_at IS NULL"
     ended = "SELECT extract(epoch FROM max(ended_at))::float8 FROM tasks"
+    recorded = "SELECT extract(epoch FROM started_at)::float8 FROM tasks WHERE started_at IS NOT NULL"
     schema = """
         CREATE TABLE tasks (
             id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -85,16 +103,22 @@ class Seed(Scheduler):
         async with connected(arguments) as connection:
             await connection.execute(self.schema)
 
-    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
+    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float, spread_seconds: float = 0) -> None:
         async with connected(arguments) as connection:
             await connection.execute(
-                "INSERT INTO tasks (task, scheduled_at)"
-                " SELECT 'no_op:' || number, $2 FROM generate_series(1, $1) number",
+                "INSERT INTO tasks (task, scheduled_at) SELECT 'no_op:' || number, to_timestamp($2 + $3 * number)"
+                " FROM generate_series(0, $1 - 1) number",
                 tasks,
-                datetime.fromtimestamp(fire_at, UTC),
+                fire_at,
+                spread_seconds / tasks,
                 timeout=3600,
             )
             await connection.execute("VACUUM ANALYZE tasks", timeout=3600)
+
+    @asynccontextmanager
+    async def picker(self, arguments: ConnectArguments) -> AsyncIterator[Pick]:
+        async with connected(arguments) as connection:
+            yield lambda: pick_once(connection, self.pick)
 
     def commands(self, job: Job) -> Sequence[Sequence[str]]:
         parts = ["pick", "pick", *["execute"] * EXECUTORS]
@@ -141,16 +165,6 @@ async def pick_for_ever(arguments: ConnectArguments, limit: int) -> None:
                 await asyncio.sleep(0.1)
 
 
-async def pick_all(job: Job, limit: int) -> None:
-    """Pick what is due from the job's moment on, until nothing is left; leave a mark then."""
-    async with connected(job.arguments) as connection:
-        await pick_once(connection, 0)
-        await asyncio.sleep(job.fire_at - time.time())
-        while await pick_once(connection, limit):
-            pass
-        Marks(job.marks).add()
-
-
 async def execute_for_ever(job: Job, pull: int, slots: int) -> None:
     marks = Marks(job.marks)
 
@@ -180,8 +194,6 @@ async def main(job: Job) -> None:
     part, pick, pull, slots = job.part.split()
     if part == "pick":
         await pick_for_ever(job.arguments, int(pick))
-    elif part == "pick-all":
-        await pick_all(job, int(pick))
     else:
         await execute_for_ever(job, int(pull), int(slots))
 

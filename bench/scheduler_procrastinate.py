@@ -7,14 +7,15 @@ tasks are 10,000 registrations of one task with a cron of six fields, the sixth 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import procrastinate
 import uvloop
 
 from bench.queue_contestants import ConnectArguments, connected
-from bench.scheduler_contestants import EXECUTORS, Scheduler
+from bench.scheduler_contestants import EXECUTORS, Pick, Scheduler
 from bench.scheduler_work import Job, Marks, command, job_of_this_process
 
 _TASK = "no_op"
@@ -26,20 +27,41 @@ class Procrastinate(Scheduler):
 
     name = "Procrastinate, deferred"
     part = "deferred"
+    picked = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'doing'"
     unfinished = "SELECT count(*) FROM procrastinate_jobs WHERE status <> 'succeeded'"
     ended = "SELECT extract(epoch FROM max(at))::float8 FROM procrastinate_events WHERE type = 'succeeded'"
+    recorded = "SELECT extract(epoch FROM at)::float8 FROM procrastinate_events WHERE type = 'started'"
 
     async def install(self, arguments: ConnectArguments) -> None:
         async with app_of(arguments).open_async() as app:
             await app.schema_manager.apply_schema_async()
 
-    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
-        moment = datetime.fromtimestamp(fire_at, UTC)
-        async with app_of(arguments).open_async() as app, connected(arguments) as connection:
-            deferrer = app.configure_task(_TASK, schedule_at=moment)
-            for first in range(0, tasks, 1000):
-                await deferrer.batch_defer_async(*[{}] * min(1000, tasks - first))
+    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float, spread_seconds: float = 0) -> None:
+        """Through the function that its own deferring calls."""
+        async with connected(arguments) as connection:
+            for first in range(0, tasks, 10_000):
+                await connection.execute(
+                    "SELECT procrastinate_defer_jobs_v1(array_agg(ROW('default', $1, 0, NULL, NULL, '{}',"
+                    " to_timestamp($2 + $3 * number))::procrastinate_job_to_defer_v1))"
+                    " FROM generate_series($4::integer, $5 - 1) number",
+                    _TASK,
+                    fire_at,
+                    spread_seconds / tasks,
+                    first,
+                    min(first + 10_000, tasks),
+                    timeout=600,
+                )
             await connection.execute("VACUUM ANALYZE procrastinate_jobs", timeout=600)
+
+    @asynccontextmanager
+    async def picker(self, arguments: ConnectArguments) -> AsyncIterator[Pick]:
+        async with app_of(arguments).open_async() as app:
+            worker = await app.job_manager.register_worker()
+
+            async def pick() -> int:
+                return 0 if await app.job_manager.fetch_job(None, worker) is None else 1
+
+            yield pick
 
     def commands(self, job: Job) -> Sequence[Sequence[str]]:
         return [command(__name__, job.for_part(self.part))] * EXECUTORS
@@ -52,7 +74,7 @@ class ProcrastinatePeriodic(Procrastinate):
     part = "periodic"
     lead_seconds = 30.0
 
-    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float) -> None:
+    async def store(self, arguments: ConnectArguments, tasks: int, fire_at: float, spread_seconds: float = 0) -> None:
         """Periodic tasks are stored nowhere: the workers know them."""
 
 

@@ -21,7 +21,7 @@ import uvloop
 from bench.queue_contestants import connected
 from bench.queue_work import Postgres, percentile, running_postgres
 from bench.scheduler_apscheduler import ApScheduler
-from bench.scheduler_bellringer import Bellringer, BellringerAlone
+from bench.scheduler_bellringer import Bellringer, BellringerAlone, BellringerMessages
 from bench.scheduler_contestants import BatchedSeed, Scheduler, Seed
 from bench.scheduler_procrastinate import Procrastinate, ProcrastinatePeriodic
 from bench.scheduler_work import Job, Marks, check_alive, running, wait_for_count
@@ -32,6 +32,7 @@ BOUND_SECONDS = 120.0
 PROMISE_SECONDS = 30.0
 CONTESTANTS: tuple[Scheduler, ...] = (
     Bellringer(),
+    BellringerMessages(),
     BellringerAlone(),
     Seed(),
     BatchedSeed(),
@@ -47,6 +48,7 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
     contestant: str
     tasks: int
     lags: list[float]
+    recorded: list[float]
     ended_after: float | None
 
     @property
@@ -75,18 +77,20 @@ async def measure(postgres: Postgres, contestant: Scheduler, tasks: int, directo
         await postgres.execute("CHECKPOINT")
         job = Job(part="", arguments=arguments, marks=marks.path, fire_at=fire_at, tasks=tasks)
         with running(contestant.commands(job), directory, contestant.settings(job)) as processes:
-            while marks.count() < tasks and time.time() < fire_at + BOUND_SECONDS:
+            while contestant.leaves_marks and marks.count() < tasks and time.time() < fire_at + BOUND_SECONDS:
                 check_alive(processes, directory)
                 await asyncio.sleep(0.1)
             unfinished = await wait_for_count(arguments, contestant.unfinished, 0, fire_at + BOUND_SECONDS)
             ended_at = time.time()
-        if contestant.ended is not None:
-            async with connected(arguments) as connection:
-                ended_at = await connection.fetchval(contestant.ended)
+        async with connected(arguments) as connection:
+            recorded = contestant.recorded and [moment for (moment,) in await connection.fetch(contestant.recorded)]
+            ended_at = (contestant.ended and await connection.fetchval(contestant.ended)) or ended_at
+    starts = marks.read() if contestant.leaves_marks else recorded
     return Starts(
         contestant=contestant.name,
         tasks=tasks,
-        lags=[moment - fire_at for moment in marks.read()],
+        lags=[moment - fire_at for moment in starts],
+        recorded=[moment - fire_at for moment in recorded or []],
         ended_after=None if unfinished else ended_at - fire_at,
     )
 

@@ -21,6 +21,9 @@ from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.channels.sender import OUTBOUND_QUEUE
 from bellringer.notifications.digests.loops import CLOSED_QUEUE
 from bellringer.notifications.service import ACCEPTED_QUEUE, Notifications
+from bellringer.scheduler.config import SchedulerConfig
+from bellringer.scheduler.samples import Samples
+from bellringer.scheduler.service import Tasks
 
 __all__ = ["database_arguments", "shared_database_arguments"]
 
@@ -38,9 +41,20 @@ async def site(
     names = (ACCEPTED_QUEUE, CLOSED_QUEUE, OUTBOUND_QUEUE)
     queues = [await broker.ensure_queue(SYSTEM_ENVIRONMENT, name) for name in names]
     notifications = Notifications(database, broker, queues[0], batcher=BatcherConfig())
-    routes = console_routes(keys, broker, Moves(database, broker), notifications, CapturedMailbox(database), stopping)
+    tasks, samples = Tasks(database, broker), Samples(database)
+    routes = console_routes(
+        keys,
+        broker,
+        Moves(database, broker),
+        notifications,
+        CapturedMailbox(database),
+        tasks,
+        samples,
+        SchedulerConfig(),
+        stopping,
+    )
     app = build_app(EdgeConfig(), database, keys, [routes])
-    opened = Site(database, broker, queues, environment, app)
+    opened = Site(database, broker, queues, environment, app, tasks)
     yield opened
     await opened.notifications.drain()
 

@@ -19,6 +19,7 @@ from bellringer.console.live import Feed, Feeds
 from bellringer.console.pages import Pages
 from bellringer.console.snapshot import Snapshot, SnapshotReader
 from bellringer.edge.keys import Keys
+from bellringer.console.task_reader import TaskReader
 from bellringer.edge.model import Environment
 from bellringer.kernel.clock import Clock, ManualClock
 from bellringer.kernel.errors import NotFound, Unavailable
@@ -117,8 +118,13 @@ def counting(site: Site, clock: ManualClock) -> CountingReader:
 
 
 @pytest.fixture
-async def feeds(counting: CountingReader, clock: ManualClock) -> AsyncIterator[Feeds]:
-    opened = Feeds(counting, Pages(clock), clock)
+def task_reader(site: Site, clock: ManualClock) -> TaskReader:
+    return TaskReader(site.tasks, site.samples, SchedulerConfig(), clock)
+
+
+@pytest.fixture
+async def feeds(counting: CountingReader, task_reader: TaskReader, clock: ManualClock) -> AsyncIterator[Feeds]:
+    opened = Feeds(counting, task_reader, Pages(clock), clock)
     yield opened
     assert opened.count == 0
 
@@ -246,9 +252,9 @@ async def test_nothing_is_polled_while_nobody_looks(
 
 
 async def test_a_fragment_is_rendered_anew_only_when_it_changed(
-    site: Site, counting: CountingReader, clock: ManualClock, environment: Environment
+    site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
 ) -> None:
-    feed = Feed(environment, counting, Pages(clock), clock)
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
     assert feed.fragments(OVERVIEW) == {}
     await feed.run_once()
     before = feed.fragments(OVERVIEW)
@@ -268,11 +274,11 @@ async def test_a_fragment_is_rendered_anew_only_when_it_changed(
 
 
 async def test_the_plots_of_a_queue_are_read_every_five_seconds(
-    site: Site, counting: CountingReader, clock: ManualClock, environment: Environment
+    site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
 ) -> None:
     orders = await site.broker.ensure_queue(environment.id, "orders")
     view = View(room="queue", name="orders")
-    feed = Feed(environment, counting, Pages(clock), clock)
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
     with feed.look(view):
         await feed.run_once()
         before = feed.fragments(view)
@@ -291,11 +297,11 @@ async def test_the_plots_of_a_queue_are_read_every_five_seconds(
 
 
 async def test_a_queue_that_is_deleted_while_somebody_looks_is_told_so(
-    site: Site, counting: CountingReader, clock: ManualClock, environment: Environment
+    site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
 ) -> None:
     orders = await site.broker.ensure_queue(environment.id, "orders")
     view = View(room="queue", name="orders")
-    feed = Feed(environment, counting, Pages(clock), clock)
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
     with feed.look(view):
         await feed.run_once()
         await site.broker.delete_queue(orders)
@@ -305,9 +311,9 @@ async def test_a_queue_that_is_deleted_while_somebody_looks_is_told_so(
 
 
 async def test_the_pace_is_that_of_the_last_seconds(
-    site: Site, counting: CountingReader, clock: ManualClock, environment: Environment
+    site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
 ) -> None:
-    feed = Feed(environment, counting, Pages(clock), clock)
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
     await feed.run_once()
     for _ in range(3):
         await site.tell()
@@ -321,9 +327,9 @@ async def test_the_pace_is_that_of_the_last_seconds(
 
 
 async def test_a_database_that_goes_away_and_comes_back_is_told(
-    counting: CountingReader, clock: ManualClock, environment: Environment
+    counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
 ) -> None:
-    feed = Feed(environment, counting, Pages(clock), clock)
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
     counting.is_away = True
     with pytest.raises(Unavailable):
         await feed.run_once()

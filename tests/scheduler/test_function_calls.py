@@ -135,7 +135,7 @@ async def test_other_arguments_go_to_the_keywords_that_a_function_takes(
 
     await call(caller, "work", {"first": 1, "second": "2026-11-21T00:00:00Z"})
     assert got == {"first": 1, "second": datetime(2026, 11, 21, tzinfo=UTC)}
-    with pytest.raises(CallFailed, match="the payload does not fit work: second: "):
+    with pytest.raises(CallFailed, match=r"^payload\.second: "):
         await call(caller, "work", {"first": 1, "second": 2})
 
 
@@ -153,12 +153,12 @@ async def test_without_hints_arguments_are_what_the_json_is(scheduler: Scheduler
 @pytest.mark.parametrize(
     ("payload", "complaint"),
     [
-        ({}, "order: Object missing required field `order`"),
-        ({"order": "7"}, "order: Expected `int`, got `str`"),
-        ({"order": 7, "ordre": 8}, "ordre: Object contains unknown field `ordre`"),
-        ({"order": 7, "address": {"city": 1}}, "address.city: Expected `str`, got `int`"),
-        ([7], "body: Expected `object`, got `array`"),
-        (None, "order: Object missing required field `order`"),
+        ({}, "payload.order: Object missing required field `order`"),
+        ({"order": "7"}, "payload.order: Expected `int`, got `str`"),
+        ({"order": 7, "ordre": 8}, "payload.ordre: Object contains unknown field `ordre`"),
+        ({"order": 7, "address": {"city": 1}}, "payload.address.city: Expected `str`, got `int`"),
+        ([7], "payload: Expected `object`, got `array`"),
+        (None, "payload.order: Object missing required field `order`"),
     ],
 )
 async def test_a_payload_that_does_not_fit_names_the_parameter_and_the_function_is_not_run(
@@ -170,7 +170,7 @@ async def test_a_payload_that_does_not_fit_names_the_parameter_and_the_function_
 
     with pytest.raises(CallFailed) as failed:
         await call(caller, "work", payload)
-    assert str(failed.value) == f"the payload does not fit work: {complaint}"
+    assert str(failed.value) == complaint
 
 
 async def test_parameters_may_have_any_name(scheduler: Scheduler, caller: FunctionCaller) -> None:

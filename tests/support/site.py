@@ -20,13 +20,21 @@ from bellringer.notifications.channels.model import Outcome
 from bellringer.notifications.digests.loops import DigestCloser, DigestsConfig, Grouper, Joiner
 from bellringer.notifications.model import NewNotification, Submission
 from bellringer.notifications.service import Notifications
+from bellringer.scheduler.samples import Samples
+from bellringer.scheduler.service import Tasks
 
 
 class Site:
     """The console over a database, and the pipeline beside it."""
 
     def __init__(
-        self, database: Database, broker: Broker, queues: Sequence[Queue], environment: Environment, app: ASGIApp
+        self,
+        database: Database,
+        broker: Broker,
+        queues: Sequence[Queue],
+        environment: Environment,
+        app: ASGIApp,
+        tasks: Tasks,
     ) -> None:
         accepted, closed, outbound = queues
         digests = DigestsConfig(window_seconds=0, recipients_per_email=100, events_per_email=1000)
@@ -36,6 +44,8 @@ class Site:
         self.notifications = Notifications(database, broker, accepted, batcher=BatcherConfig())
         self.mailbox = CapturedMailbox(database)
         self.moves = Moves(database, broker)
+        self.tasks = tasks
+        self.samples = Samples(database)
         self._database = database
         self._accepted, self._closed, self._outbound = accepted, closed, outbound
         self._joiner = Joiner(database, broker, accepted, digests)

@@ -18,9 +18,8 @@ from bellringer.console.formats import took
 from bellringer.console.plot import WIDTH, Label
 from bellringer.scheduler.model import Occurrence, OccurrenceState, Outcome, PastAttempt
 
-PROMISE_SECONDS = 30.0
 _EARLIEST_SECONDS = -130.0  # pickers look two minutes ahead
-_LATEST_SECONDS = 45.0  # at least: the promise and a little more are on every axis
+_AFTER_PROMISE = 1.5  # at least so much of the promised time is on every axis
 _STRAIGHT_SECONDS = 0.2
 _BEFORE = 0.5  # what happens ahead of time matters less, and gets less room
 _LEAST_WIDTH = 4.0
@@ -29,7 +28,6 @@ _MARKS = (
     (-5.0, "\N{MINUS SIGN}5 s"),
     (0.0, "due"),
     (1.0, "1 s"),
-    (30.0, "30 s"),
     (600.0, "10 min"),
     (3600.0, "1 h"),
     (86_400.0, "1 d"),
@@ -103,17 +101,19 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     """Where moments stand; `marks` in hundredths of the width."""
 
     latest: float
+    promise_seconds: float
     marks: tuple[Label, ...]
 
     @classmethod
-    def over(cls, all_times: Sequence[Times], now: datetime) -> Axis:
-        """One that has every end on it."""
+    def over(cls, all_times: Sequence[Times], promise_seconds: float, now: datetime) -> Axis:
+        """One that has every end on it, and the moment by which a start is promised."""
         ends = [
             _between(times.due_at, times.ended_at or now) for times in all_times if times.started_at or times.ended_at
         ]
-        bare = cls(latest=max(_LATEST_SECONDS, *ends) * 1.1, marks=())
+        latest = max(_AFTER_PROMISE * promise_seconds, 1.1 * max(ends, default=0.0))
+        bare = cls(latest=latest, promise_seconds=promise_seconds, marks=())
         marks: list[Label] = []
-        for seconds, text in _MARKS:
+        for seconds, text in sorted([*_MARKS, (promise_seconds, took(promise_seconds))]):
             at = round(bare.at(seconds) / WIDTH * 100, 2)
             if seconds < bare.latest and (not marks or at - marks[-1].at >= _CLOSEST_MARKS):
                 marks.append(Label(at=at, text=text))
@@ -133,7 +133,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def promise(self) -> float:
         """By where it has to have started."""
-        return self.at(PROMISE_SECONDS)
+        return self.at(self.promise_seconds)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,11 +174,11 @@ def _parts(times: Times, axis: Axis, now: datetime) -> list[Part]:
 
     parts = []
     first = times.picked_at or times.dispatched_at
-    if first is not None and first < times.due_at and times.outcome is not Outcome.SKIPPED:
+    if first is not None and first < times.due_at:
         parts.append(part("ahead", first, min(times.due_at, now)))
     begun_at = times.started_at or (now if times.is_waiting else None)
     if begun_at is not None and begun_at > times.due_at:
-        is_late = _between(times.due_at, begun_at) > PROMISE_SECONDS
+        is_late = _between(times.due_at, begun_at) > axis.promise_seconds
         parts.append(part("late" if is_late else "wait", times.due_at, begun_at))
     if times.started_at is not None:
         parts.append(part(_RUNS[times.outcome], times.started_at, times.ended_at or now, _LEAST_WIDTH))

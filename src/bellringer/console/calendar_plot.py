@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Protocol
 
 import msgspec
 
 HOURS = 24
-MOST_NAMES_TOLD = 3
-_LONGEST_NAME_TOLD = 40
-_LEVELS = 5
+_MOST_NAMES_TOLD = 3
+_LONGEST_NAME_TOLD = 32
+_LEVELS = (1, 3, 10, 30, 100, 300, 1000)
 _MINUTE, _HOUR = timedelta(minutes=1), timedelta(hours=1)
 
-LEVEL_WORDS = ("1", "2 to 9", "10 to 99", "100 to 999", "1,000 and more")
+LEVEL_WORDS = (
+    *(f"{least:,} to {following - 1:,}" for least, following in pairwise(_LEVELS)),
+    f"{_LEVELS[-1]:,} or more",
+)
 """How many fire times a cell of each level has."""
 
 
@@ -108,13 +112,13 @@ def _hour(hour: datetime, loads: Sequence[Load], begin: datetime, end: datetime)
 
 
 def level_of(fire_times: int) -> int:
-    """How dark a cell is: by powers of ten."""
-    return min(_LEVELS, 1 if fire_times <= 1 else 2 + int(math.log10(fire_times)))
+    """How dark a cell is: by half powers of ten."""
+    return bisect_right(_LEVELS, fire_times)
 
 
 def _words(load: Load) -> str:
-    names = [_short(name) for name in load.tasks[:MOST_NAMES_TOLD]]
-    more = " and more" if len(load.tasks) > MOST_NAMES_TOLD else ""
+    names = [_short(name) for name in load.tasks[:_MOST_NAMES_TOLD]]
+    more = " and more" if len(load.tasks) > _MOST_NAMES_TOLD else ""
     return f"{load.minute:%H:%M} UTC, {load.fire_times:,}: {', '.join(names)}{more}"
 
 

@@ -68,7 +68,7 @@ def duration(seconds: float) -> str:
 def took(seconds: float) -> str:
     """How long something took: three digits at most say enough."""
     if seconds < 10:
-        return duration(seconds) if seconds < 0.9995 else f"{seconds:.1f} s"
+        return duration(seconds) if seconds < 0.9995 else f"{round(seconds, 1):g} s"
     return span(seconds)
 
 

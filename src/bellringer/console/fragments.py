@@ -80,6 +80,14 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         return self.room in {"queue", "pipeline-queue"}
 
 
+def view_of(query: Mapping[str, str], **known: str) -> View:
+    """The view that an address asks for, where `known` comes before its query. Raises `NotFound`."""
+    try:
+        return msgspec.convert({**query, **known}, View)
+    except msgspec.ValidationError:
+        raise NotFound("There is nothing like this to look at.") from None
+
+
 def queue_of(view: View, snapshot: Snapshot) -> QueueState:
     """The queue that a view shows. Raises `NotFound`."""
     return state_of(snapshot.pipeline if view.room == "pipeline-queue" else snapshot.queues, view.name)

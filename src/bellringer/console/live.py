@@ -64,7 +64,7 @@ class Feed(Loop):
         self._views = Counter[View]()
         self._plots: dict[View, tuple[float, tuple[Plot, ...]]] = {}
         self._details: dict[View, QueueDetails] = {}
-        self._of_tasks: dict[View, dict[Reading, tuple[float, Fragments]]] = {}
+        self._of_tasks: dict[View, dict[Reading, tuple[float, Fragments]] | None] = {}  # None: it is gone
         self._rendered: dict[View, dict[str, tuple[Mapping[str, Any], str]]] = {}
 
     @property
@@ -90,7 +90,7 @@ class Feed(Loop):
         views = list(self._views)
         try:
             async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
-                if not all(view.is_of_tasks for view in views):
+                if not views or not all(view.is_of_tasks for view in views):
                     await self._read_snapshot(views)
                 for view in views:
                     if view.is_of_tasks:
@@ -106,14 +106,22 @@ class Feed(Loop):
         return False
 
     def fragments(self, view: View) -> dict[str, str]:
-        """The HTML of each fragment of a view, rendered once for all viewers; empty before the first round."""
+        """The HTML of each fragment of a view, rendered once for all viewers; empty before the first round.
+
+        Raises `NotFound` when what it shows is gone.
+        """
         fragments: Fragments = {}
         if view.is_of_tasks:
-            for _, read in self._of_tasks.get(view, {}).values():
-                fragments = {**fragments, **read}
+            fragments = self._task_fragments(view)
         elif self._snapshot is not None:
             fragments = fragments_of(view, self._snapshot, self._details.get(view))
         return {name: self._render(view, name, values) for name, values in fragments.items()}
+
+    def _task_fragments(self, view: View) -> Fragments:
+        known = self._of_tasks.get(view, {})
+        if known is None:
+            raise NotFound("It is gone.")
+        return {name: values for _, read in known.values() for name, values in read.items()}
 
     def _render(self, view: View, name: str, values: Mapping[str, Any]) -> str:
         rendered = self._rendered.setdefault(view, {})
@@ -131,13 +139,17 @@ class Feed(Loop):
         self._snapshot = msgspec.structs.replace(snapshot, pace=self._pace(snapshot))
 
     async def _read_tasks(self, view: View) -> None:
-        known = self._of_tasks.setdefault(view, {})
+        known = self._of_tasks.get(view) or {}
         now = self._clock.monotonic()
-        for reading in self._task_reader.readings(view):
-            read_at, _ = known.get(reading, (-math.inf, {}))
-            if now - read_at >= reading.seconds:
-                with suppress(NotFound):  # it is gone: what was known of it stays in sight
+        try:
+            for reading in self._task_reader.readings(view):
+                read_at, _ = known.get(reading, (-math.inf, {}))
+                if now - read_at >= reading.seconds:
                     known[reading] = (now, await reading.read(self._environment, view))
+        except NotFound:
+            self._of_tasks[view] = None
+        else:
+            self._of_tasks[view] = known
 
     async def _read_details(self, view: View, snapshot: Snapshot) -> None:
         try:

@@ -17,7 +17,7 @@ from litestar.types import ControllerRouterHandler, Receive, Scope, Send
 
 from bellringer.broker import Broker
 from bellringer.broker.moves import Moves
-from bellringer.console.fragments import View
+from bellringer.console.fragments import view_of
 from bellringer.console.live import Feeds, Streamer
 from bellringer.console.pages import MAIL_HEADERS, STATIC_PATH, Pages, base_url, redirect
 from bellringer.console.queue_rooms import queue_rooms
@@ -45,6 +45,7 @@ from bellringer.kernel.clock import SystemClock
 from bellringer.kernel.errors import BellringerError, NotFound
 from bellringer.notifications.channels.capture import CapturedMailbox
 from bellringer.notifications.service import Notifications
+from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
 
@@ -71,13 +72,14 @@ def console_routes(
     mailbox: CapturedMailbox,
     tasks: Tasks,
     samples: Samples,
+    scheduler: SchedulerConfig,
     stopping: asyncio.Event,
 ) -> Routes:
     """The console over the services. Its streams end when `stopping` is set."""
     clock = SystemClock()
     pages = Pages(clock)
     reader = SnapshotReader(broker, moves, notifications, mailbox, clock)
-    task_reader = TaskReader(tasks, samples, clock)
+    task_reader = TaskReader(tasks, samples, scheduler, clock)
     sessions = Sessions(keys)
     streamer = Streamer(keys, Feeds(reader, task_reader, pages, clock), stopping)
 
@@ -179,11 +181,7 @@ def _stream(streamer: Streamer) -> ControllerRouterHandler:
     @asgi("/console/live", copy_scope=False)
     async def live(scope: Scope, receive: Receive, send: Send) -> None:
         request = AnyRequest(scope, receive, send)
-        try:
-            view = msgspec.convert(dict(request.query_params), View)
-        except msgspec.ValidationError:
-            raise NotFound("there is nothing like this to look at") from None
-        await streamer.serve(key_of(request), view, receive, send)
+        await streamer.serve(key_of(request), view_of(dict(request.query_params)), receive, send)
 
     return live
 

@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from bellringer.console.attempt_line import PROMISE_SECONDS, Axis, Line, Times, line_of
+from bellringer.console.attempt_line import Axis, Line, Times, line_of
 from bellringer.console.calendar_plot import HOURS, LEVEL_WORDS, begin_of, calendar_of
 from bellringer.console.fragments import View
 from bellringer.console.task_plots import task_plots
 from bellringer.edge.model import Environment
 from bellringer.kernel.clock import Clock
 from bellringer.kernel.errors import NotFound
+from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.fire_times import fire_times_of
 from bellringer.scheduler.history_store import ExecutorView
 from bellringer.scheduler.model import (
@@ -32,11 +33,10 @@ from bellringer.scheduler.model import (
 from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
 
-TASKS_SHOWN = 50
+TASKS_SHOWN = 25
 OCCURRENCES_SHOWN = 50
 INCIDENTS_SHOWN = 50
 _FIRE_TIMES_SHOWN = 8
-_EXECUTOR_LOST = timedelta(seconds=20)
 _LARGEST_ID = 2**63 - 1
 _INCIDENT_KINDS: Mapping[str, tuple[IncidentKind, ...]] = {
     "": (),
@@ -87,9 +87,11 @@ class Punctuality(msgspec.Struct, frozen=True, kw_only=True):
 class TaskReader:
     """Reads what views show."""
 
-    def __init__(self, tasks: Tasks, samples: Samples, clock: Clock) -> None:
+    def __init__(self, tasks: Tasks, samples: Samples, config: SchedulerConfig, clock: Clock) -> None:
         self._tasks = tasks
         self._samples = samples
+        self._promise_seconds = config.start_promise_seconds
+        self._executor_lost = timedelta(seconds=config.executor_lost_seconds)
         self._clock = clock
         self._readings: Mapping[str, Sequence[Reading]] = {
             "tasks": (
@@ -127,9 +129,13 @@ class TaskReader:
 
     async def _figures(self, environment: Environment, _view: View) -> Fragments:
         figures = (await self._samples.figures([environment.id]))[environment.id]
-        alive = [one for one in await self._tasks.executors() if figures.now.at - one.seen_at < _EXECUTOR_LOST]
+        alive = [one for one in await self._tasks.executors() if figures.now.at - one.seen_at < self._executor_lost]
         return {
-            "task-figures": {"figures": figures, "executors": _Executors.of(alive)},
+            "task-figures": {
+                "figures": figures,
+                "executors": _Executors.of(alive),
+                "promise_seconds": self._promise_seconds,
+            },
             "executor-list": {"executor_list": alive},
         }
 
@@ -160,11 +166,15 @@ class TaskReader:
         task = await self._tasks.read(environment.id, view.name)
         before = moment_of(view.before) if view.before else None
         found = await self._tasks.occurrences(environment.id, view.name, before=before, limit=OCCURRENCES_SHOWN + 1)
-        axis = Axis.over([Times.of(one) for one in found[:OCCURRENCES_SHOWN]], now)
+        axis = Axis.over([Times.of(one) for one in found[:OCCURRENCES_SHOWN]], self._promise_seconds, now)
         entries = [_entry(one, axis, now) for one in found]
         return {
             "task-actions": {"task": task},
-            "task-state": {"task": task, "punctuality": _punctuality(found), "newest": found[0] if found else None},
+            "task-state": {
+                "task": task,
+                "punctuality": _punctuality(found, self._promise_seconds),
+                "newest": found[0] if found else None,
+            },
             "task-next": {"task": task, "fire_times": _fire_times(task)},
             "task-history": {
                 "task": task,
@@ -179,11 +189,11 @@ class TaskReader:
         now = self._clock.now()
         newest, past = await self._tasks.occurrence(environment.id, view.name, moment_of(view.at))
         all_times = [Times.of(newest), *(Times.of_past(one, newest.picked_at) for one in past)]
-        axis = Axis.over(all_times, now)
+        axis = Axis.over(all_times, self._promise_seconds, now)
         attempts = [_past(one, newest, axis, now) for one in past]
         return {
             "occurrence": {
-                "entry": _entry(newest, axis, now),
+                "newest": _entry(newest, axis, now),
                 "attempts": [*attempts, _newest(newest, axis, now)],
                 "axis": axis,
                 "view": view,
@@ -200,7 +210,14 @@ class TaskReader:
             before=_id_of(view.before) if view.before else None,
             limit=INCIDENTS_SHOWN + 1,
         )
-        return {"incident-list": {"incidents": found, "most_incidents": INCIDENTS_SHOWN, "view": view}}
+        return {
+            "incident-list": {
+                "incidents": found,
+                "most_incidents": INCIDENTS_SHOWN,
+                "promise_seconds": self._promise_seconds,
+                "view": view,
+            }
+        }
 
 
 class _Executors(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,13 +270,13 @@ def _fire_times(task: Task) -> list[datetime]:
     return [task.next_fire_at, *islice(later, _FIRE_TIMES_SHOWN - 1)]
 
 
-def _punctuality(occurrences: Sequence[Occurrence]) -> Punctuality:
+def _punctuality(occurrences: Sequence[Occurrence], promise_seconds: float) -> Punctuality:
     times = [Times.of(one) for one in occurrences]
     lags = [one.lag_seconds for one in times if one.lag_seconds is not None]
     runs = sorted(one.run_seconds for one in times if one.run_seconds is not None)
     return Punctuality(
         starts=len(lags),
-        in_time=sum(lag <= PROMISE_SECONDS for lag in lags),
+        in_time=sum(lag <= promise_seconds for lag in lags),
         lag_seconds=median(lags) if lags else None,
         run_seconds=median(runs) if runs else None,
         longest_seconds=runs[-1] if runs else None,

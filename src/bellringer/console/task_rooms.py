@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any
 
 from litestar import Response, get, post
-from litestar.params import FromPath, FromQuery, QueryParameter
+from litestar.params import FromPath
 from litestar.types import ControllerRouterHandler
 
 from bellringer.console.bodies import shown
-from bellringer.console.depth import Period
-from bellringer.console.fragments import View
+from bellringer.console.fragments import View, view_of
 from bellringer.console.pages import Pages, base_url, redirect
 from bellringer.console.session import AnyRequest, SignedIn
 from bellringer.console.task_reader import TaskReader, moment_of
@@ -34,37 +33,24 @@ def _lists(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]:
         return pages.page(template, environment=environment, base_url=base_url(request), **values)
 
     @get("/console/tasks")
-    async def list_tasks(
-        request: AnyRequest,
-        environment: SignedIn,
-        *,
-        chosen: Annotated[str, QueryParameter(name="state")] = "",
-        prefix: FromQuery[str] = "",
-        after: FromQuery[str] = "",
-        period: FromQuery[Period] = Period.HOUR,
-    ) -> Response[str]:
-        view = View(room="tasks", state=chosen, prefix=prefix.strip(), after=after, period=period)
-        return await page("tasks.html", request, environment, view)
+    async def list_tasks(request: AnyRequest, environment: SignedIn) -> Response[str]:
+        return await page("tasks.html", request, environment, _view(request, room="tasks"))
 
     @get("/console/calendar")
-    async def calendar(request: AnyRequest, environment: SignedIn, *, at: FromQuery[str] = "") -> Response[str]:
-        return await page("calendar.html", request, environment, View(room="calendar", at=at))
+    async def calendar(request: AnyRequest, environment: SignedIn) -> Response[str]:
+        return await page("calendar.html", request, environment, _view(request, room="calendar"))
 
     @get(_FAILURES)
-    async def failures(
-        request: AnyRequest, environment: SignedIn, *, kind: FromQuery[str] = "", before: FromQuery[str] = ""
-    ) -> Response[str]:
-        return await page("failures.html", request, environment, View(room="failures", kind=kind, before=before))
+    async def failures(request: AnyRequest, environment: SignedIn) -> Response[str]:
+        return await page("failures.html", request, environment, _view(request, room="failures"))
 
     return [list_tasks, calendar, failures]
 
 
 def _one_task(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]:
     @get("/console/tasks/{name:str}")
-    async def task(
-        request: AnyRequest, environment: SignedIn, name: FromPath[str], *, before: FromQuery[str] = ""
-    ) -> Response[str]:
-        values = await reader.read(environment, View(room="task", name=name, before=before))
+    async def task(request: AnyRequest, environment: SignedIn, name: FromPath[str]) -> Response[str]:
+        values = await reader.read(environment, _view(request, room="task", name=name))
         payload = shown(bytes(values["task"].definition.payload), most_characters=_PAYLOAD_CHARACTERS)
         return pages.page("task.html", environment=environment, base_url=base_url(request), payload=payload, **values)
 
@@ -124,6 +110,11 @@ def _cancel(pages: Pages, tasks: Tasks) -> list[ControllerRouterHandler]:
         return _to(await tasks.cancel(environment.id, name))
 
     return [confirm_cancel, cancel]
+
+
+def _view(request: AnyRequest, **known: str) -> View:
+    """The view of a page; a filter that was typed may have blanks around it."""
+    return view_of({name: value.strip() for name, value in request.query_params.items()}, **known)
 
 
 def _to(task: Task) -> Response[Any]:

@@ -38,6 +38,7 @@ _FIELDS: Final = {
 }
 _ALLOWED = re.compile(r"[0-9A-Za-z*,/#\- \t]+")
 _SENSELESS = re.compile(r"(\b\d*L|\bLW|#[^,\s]*)/|\d{5}", re.IGNORECASE)
+_SPAN_OF_ONE = re.compile(r"\b(\w+)-\1/\d+\b", re.IGNORECASE)
 _MONTH_DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _DAY_MINUTES = 24 * 60
@@ -144,8 +145,8 @@ def _fields_of(text: str) -> list[str]:
 
 
 def _parsed(fields: list[str]) -> CronSim:
-    """Raises `CronSimError`, also where CronSim would fail in another way or read something else than was meant."""
-    text = " ".join(fields)
+    """Raises `CronSimError`, also where CronSim would fail in another way; it takes `5-5/2` for `5-59/2`."""
+    text = _SPAN_OF_ONE.sub(r"\1", " ".join(fields))
     if _SENSELESS.search(text):
         raise CronSimError
     return CronSim(text, datetime(2000, 1, 1))  # noqa: DTZ001 - it iterates on local clocks; here it only parses

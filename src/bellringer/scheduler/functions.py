@@ -126,7 +126,7 @@ class Function(Generic[P, R]):
         return self._function(*args, **kwargs)
 
     def bind(self, /, *args: P.args, **kwargs: P.kwargs) -> BoundFunction:
-        """The function with arguments, to be scheduled. Raises `TypeError` for arguments that cannot be JSON."""
+        """The function with arguments, to be scheduled. Raises `TypeError` or `InvalidInput` when they do not fit."""
         return BoundFunction(self, self.signature.bind(*args, **kwargs))
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -21,6 +20,9 @@ from bellringer.scheduler.model import (
     PastAttempt,
     TaskNumber,
 )
+from bellringer.scheduler.parameters import Parameter
+
+_PARAMETERS = msgspec.json.Decoder(list[Parameter])
 
 # Index: occurrences_pkey.
 LIST_OCCURRENCES = """
@@ -78,7 +80,7 @@ class FunctionView(msgspec.Struct, frozen=True, kw_only=True):
     """A function that executors of the environment have, as the newest of them said."""
 
     name: str
-    parameters: Any
+    parameters: list[Parameter]
     description: str
     seen_at: datetime
 
@@ -159,7 +161,7 @@ async def list_functions(connection: Connection, environment_id: UUID) -> list[F
     return [
         FunctionView(
             name=row["name"],
-            parameters=msgspec.json.decode(row["parameters"]),
+            parameters=_PARAMETERS.decode(row["parameters"]),
             description=row["description"],
             seen_at=row["seen_at"],
         )

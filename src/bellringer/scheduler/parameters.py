@@ -72,9 +72,28 @@ class Signature:
     def read(self, payload: bytes) -> dict[str, Any]:
         """The arguments that a payload holds, of the types that the hints name; null holds none.
 
-        Raises `InvalidInput` with the parameter at fault.
+        Raises `InvalidInput` with the field at fault, such as `payload.name`.
         """
-        payload = b"{}" if payload == _NONE else payload
+        try:
+            return self._read(b"{}" if payload == _NONE else payload)
+        except InvalidInput as error:
+            error.field = "payload" if error.field == "body" else f"payload.{error.field}"
+            raise
+
+    def bind(self, /, *args: object, **kwargs: object) -> bytes:
+        """Arguments as a payload.
+
+        Raises `TypeError` for arguments that the function does not take, or JSON has not, and `InvalidInput` for those
+        that come back from JSON as something else than the hints say.
+        """
+        arguments = inspect.signature(self._function).bind(*args, **kwargs).arguments
+        if self._rest is not None:
+            arguments |= arguments.pop(self._rest.name, {})
+        payload = msgspec.json.encode(arguments)
+        self.read(payload)
+        return payload
+
+    def _read(self, payload: bytes) -> dict[str, Any]:
         named = decode_json(payload, self._decoder)
         values = (getattr(named, field) for field in self._decoder.type.__struct_fields__)
         arguments = {
@@ -86,16 +105,8 @@ class Signature:
             taken = {parameter.name for parameter in self._named}
             given = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
             hint = self._hints.get(self._rest.name, Any)
-            for name in given.keys() - taken:
-                arguments[name] = _read_one(given[name], hint, name)
+            arguments |= {name: _read_one(given[name], hint, name) for name in given.keys() - taken}
         return arguments
-
-    def bind(self, /, *args: object, **kwargs: object) -> bytes:
-        """Arguments as a payload. Raises `TypeError` for arguments that the function does not take, or JSON has not."""
-        arguments = inspect.signature(self._function).bind(*args, **kwargs).arguments
-        if self._rest is not None:
-            arguments |= arguments.pop(self._rest.name, {})
-        return msgspec.json.encode(arguments)
 
     @cached_property
     def _hints(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def _last(fire_times: FireTimes, first: datetime, end: datetime, number: int) ->
         start = max(end - span, first) if end - first > span else first
         found = list(islice(_between(fire_times, start, end), most))
         if len(found) == most:
-            span /= 2
+            span /= 8
             continue
         if len(found) >= number:
             return found[-number]

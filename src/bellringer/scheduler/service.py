@@ -18,6 +18,7 @@ from bellringer.scheduler.definition import check_definition
 from bellringer.scheduler.fire_times import check_schedule, fire_times_of
 from bellringer.scheduler.history import History, check_limit, no_task, number_of, occurrence_of
 from bellringer.scheduler.model import (
+    FunctionCall,
     Occurrence,
     Overlap,
     Schedule,
@@ -27,6 +28,7 @@ from bellringer.scheduler.model import (
     TaskState,
     check_task_name,
 )
+from bellringer.scheduler.parameters import check_payload
 from bellringer.scheduler.queues import queue_of
 from bellringer.scheduler.task_store import LockedTask
 
@@ -242,7 +244,20 @@ class Tasks(History):
         return await self.read(environment_id, name)
 
     async def _queue_of(self, environment_id: UUID, definition: TaskDefinition) -> int:
+        if isinstance(definition.call, FunctionCall):
+            await self._check_function(environment_id, definition.call.name, bytes(definition.payload))
         return (await queue_of(self._broker, environment_id, definition.call)).number
+
+    async def _check_function(self, environment_id: UUID, name: str, payload: bytes) -> None:
+        """Raise `InvalidInput` for a function that the environment lacks, and for what its parameters do not take.
+
+        Of an environment whose application was never started nothing is known: then the run will tell.
+        """
+        known = {function.name: function for function in await self.functions(environment_id)}
+        if known and name not in known:
+            raise InvalidInput(f"the application has no function {name}", field="call.name")
+        if known:
+            check_payload(known[name].parameters, payload)
 
 
 def preview(schedule: Schedule, count: int, now: datetime) -> list[datetime]:

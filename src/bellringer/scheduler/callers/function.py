@@ -44,7 +44,7 @@ class FunctionCaller:
         try:
             arguments = function.signature.read(invocation.payload)
         except InvalidInput as error:
-            raise CallFailed(f"the payload does not fit {name}: {error.field}: {error}") from None
+            raise CallFailed(f"{error.field}: {error}") from None
         run = asyncio.create_task(self._run(function, arguments, invocation), name=f"function {name}")
         try:
             await asyncio.wait({run})

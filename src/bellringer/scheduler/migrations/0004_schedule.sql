@@ -161,6 +161,8 @@ BEGIN
         PERFORM bellringer.refuse_parameter('every_seconds', 'it must be a whole number of milliseconds');
     ELSIF octet_length(payload::text) > 262144 THEN
         PERFORM bellringer.refuse_parameter('payload', 'it holds at most 262144 bytes');
+    ELSIF call ->> 'type' = 'function' AND jsonb_typeof(payload) NOT IN ('object', 'null') THEN
+        PERFORM bellringer.refuse_parameter('payload', 'that of a function is an object with its arguments');
     END IF;
     PERFORM bellringer.check_number('delay_seconds', delay_seconds, 0, longest_delay);
     PERFORM bellringer.check_number('every_seconds', every_seconds, 1, longest_delay);
@@ -209,7 +211,7 @@ BEGIN
                 wanted.call, wanted.payload, wanted.misfire, wanted.misfire_limit, wanted.misfire_window_seconds,
                 wanted.overlap, wanted.time_limit_seconds, wanted.max_retries, wanted.retry_first_seconds,
                 wanted.retry_cap_seconds, wanted.rerun_after_crash, false, LEAST(moment, wanted.once_at),
-                moment - interval '1 microsecond', moment)
+                LEAST(moment, wanted.once_at) - interval '1 microsecond', moment)
             ON CONFLICT ON CONSTRAINT tasks_environment_id_name_key DO NOTHING;
             EXIT WHEN FOUND;
             CONTINUE;  -- Somebody made one of that name just now.

@@ -16,7 +16,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 class ProcessesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Executors as processes of this host; `stop_timeout_seconds` is what one has to finish its runs when it stops."""
 
-    stop_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    stop_timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 18.0
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
