@@ -104,6 +104,7 @@ async def test_a_driver_that_fails_is_written_down_and_asked_again(
     api.token = TOKEN
     await service.look()
     refused, done = await rounds(database)
+    assert refused.current is None
     assert refused.problem is not None
     assert refused.problem.endswith("401 Unauthorized")
     assert (done.problem, done.desired, api.replicas) == (None, 11, 11)

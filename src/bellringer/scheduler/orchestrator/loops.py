@@ -93,11 +93,12 @@ class Orchestrator(Loop):
             ),
             config,
         )
+        before = known if problem is None else None
         if problem is None:
             problem = await self._order(decision, known, standing.busy, is_asked=current is not None)
         self._tell(decision, known, problem)
         async with self._database.connection() as connection:
-            await store.record(connection, standing, self._driver.name, known, decision, problem)
+            await store.record(connection, standing, self._driver.name, before, decision, problem)
             await store.forget(connection, standing.now, KEPT_SECONDS)
 
     def _needs(self, standing: store.Standing) -> list[float]:
