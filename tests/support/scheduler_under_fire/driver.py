@@ -9,7 +9,6 @@ from typing import TypeVar
 from uuid import UUID
 
 import msgspec
-from bellringer.broker.config import BrokerConfig
 from tests.support.scheduler_history import records
 from tests.support.scheduler_history.records import Once, Request, Verb
 from tests.support.scheduler_under_fire.plan import PlannedTask, Step, microseconds_of
@@ -153,12 +152,11 @@ class Driver:
 
 async def drive(url: str, planned: Sequence[PlannedTask]) -> list[Request]:
     """Do everything that is planned with the scheduler of a database; return what was asked."""
+    config = Config()
     database = await Database.open(DatabaseConfig(url=url))
     try:
-        broker = Broker(database, BrokerConfig())
-        environment = await Keys(database, SystemClock()).ensure_environment(
-            Config().organisation, Config().environment
-        )
+        broker = Broker(database, config.broker)
+        environment = await Keys(database, SystemClock()).ensure_environment(config.organisation, config.environment)
         driver = Driver(Tasks(database, broker), environment.id)
         await driver.run(planned)
         return driver.requests
@@ -168,10 +166,11 @@ async def drive(url: str, planned: Sequence[PlannedTask]) -> list[Request]:
 
 async def prepare(url: str) -> None:
     """Make the tables, and the environment whose functions the executors have."""
+    config = Config()
     database = await Database.open(DatabaseConfig(url=url))
     try:
         await migrate(database, SUBSYSTEMS)
-        await Keys(database, SystemClock()).ensure_environment(Config().organisation, Config().environment)
+        await Keys(database, SystemClock()).ensure_environment(config.organisation, config.environment)
     finally:
         await database.close()
 
