@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -37,7 +37,7 @@ def task_list(tasks: Sequence[Json]) -> RenderableType:
     """Tasks by name."""
     if not tasks:
         return Text("There are no such tasks.")
-    table = _table("task", "state", "when", "what", f"fires next ({_zone()})", "last", folds={"task", "what"})
+    table = _table("task", "state", "when", "what", f"fires next ({_zone()})", "last", tight={"state"})
     for task in tasks:
         table.add_row(
             task["name"],
@@ -87,7 +87,7 @@ def occurrence_list(occurrences: Sequence[Json]) -> RenderableType:
     """Occurrences of one task, as they come. The fire times can be given back to the other commands."""
     if not occurrences:
         return Text("It has not been due yet.")
-    table = _table("fire time", "outcome", "attempt", "started", "ran", "note", folds={"note"})
+    table = _table("fire time", "outcome", "attempt", "started", "ran", "note", tight={"fire time", "attempt", "started", "ran"})
     for one in occurrences:
         table.add_row(
             one["fire_at"],
@@ -115,7 +115,7 @@ def incident_list(incidents: Sequence[Json]) -> RenderableType:
     """Incidents, as they come."""
     if not incidents:
         return Text("Nothing of that kind happened.")
-    table = _table(f"when ({_zone()})", "what", "task", "fire time", "why", folds={"task", "why"})
+    table = _table(f"when ({_zone()})", "what", "task", "fire time", "why", tight={"fire time"})
     for one in incidents:
         why = ": ".join(part for part in (one["cause"], one["detail"]) if part)
         if one["fire_times"] > 1:
@@ -131,15 +131,15 @@ def calendar_table(minutes: Sequence[Json]) -> RenderableType:
     """The minutes in which anything is to start."""
     if not minutes:
         return Text("Nothing is to start.")
-    most = max(minute["fire_times"] for minute in minutes)
-    table = _table(f"minute ({_zone()})", "starts", "", "tasks", folds={"tasks"})
+    full = max(_WIDEST_BAR, *(minute["fire_times"] for minute in minutes))
+    table = _table(f"minute ({_zone()})", "starts", "", "tasks", tight={"starts", ""})
     table.columns[1].justify = "right"
     for minute in minutes:
         names, more = minute["tasks"], minute["fire_times"] - len(minute["tasks"])
         table.add_row(
             _local(minute["minute"], seconds=False),
             f"{minute['fire_times']:,}",
-            Text("█" * max(1, round(_WIDEST_BAR * minute["fire_times"] / most)), style="cyan"),
+            Text("█" * max(1, round(_WIDEST_BAR * minute["fire_times"] / full)), style="cyan"),
             ", ".join(names) + (f" and {more:,} more" if more > 0 else ""),
         )
     return table
@@ -194,8 +194,11 @@ def span_text(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
-def _table(*titles: str, folds: Iterable[str] = ()) -> Table:
-    columns = [Column(title, overflow="fold", no_wrap=title not in folds) for title in titles]
+def _table(*titles: str, tight: Collection[str] = ()) -> Table:
+    """A table that folds where the terminal is narrow, but for the columns that are `tight`."""
+    columns = [
+        Column(title, overflow="fold", no_wrap=title in tight, min_width=min(10, len(title))) for title in titles
+    ]
     return Table(*columns, box=None, pad_edge=False, header_style="dim")
 
 
@@ -240,7 +243,8 @@ def _duration(start: str | None, end: str | None) -> str:
 def _away(moment: str) -> str:
     """How far a time lies from now."""
     seconds = (datetime.fromisoformat(moment) - datetime.now(UTC)).total_seconds()
-    return f"in {span_text(seconds)}" if seconds >= 0 else f"{span_text(-seconds)} ago"
+    span = span_text(max(1, round(abs(seconds))))
+    return f"in {span}" if seconds >= 0 else f"{span} ago"
 
 
 def _local(moment: str | None, *, seconds: bool = True) -> str:
