@@ -17,13 +17,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+import asyncpg
 import msgspec
 
 from bellringer.broker import Broker, Message, Queue, ReceiptNotHeld
 from bellringer.kernel.backoff import Backoff
-from bellringer.kernel.batcher import MicroBatcher
+from bellringer.kernel.batcher import BatcherConfig, MicroBatcher
 from bellringer.kernel.database import Database
-from bellringer.kernel.errors import BellringerError, Unavailable
+from bellringer.kernel.errors import BellringerError, Conflict, InvalidInput, NotFound, Unavailable
 from bellringer.kernel.ids import uuid7
 from bellringer.kernel.logs import get_logger
 from bellringer.scheduler import executor_store, occurrence_store
@@ -44,6 +45,10 @@ _HEARTBEAT_SECONDS = 3.0
 _LOOK_FOR_CANCELLED_SECONDS = 1.0
 _ELSEWHERE_SECONDS = 10.0
 _FINISH_SECONDS = 10.0
+
+_EFFECTS = BatcherConfig(max_batch_items=200)
+_EFFECT_FAULTS = (InvalidInput, NotFound, Conflict, asyncpg.PostgresError)
+"""Of these one run is at fault; those that it shared a transaction with try again without it."""
 
 _log = get_logger(__name__)
 _decode = msgspec.json.Decoder(Dispatch).decode
@@ -93,6 +98,9 @@ class Executor:
         self._durations = Durations(database)
         self._starts = MicroBatcher[StartRequest, Started]("start", self._write_starts)
         self._ends = MicroBatcher[AttemptEnd, bool]("end", self._write_ends)
+        self._ends_with_effects = MicroBatcher[tuple[AttemptEnd, Effect], bool](
+            "end with effect", self._write_ends_with_effects, config=_EFFECTS, isolate=_EFFECT_FAULTS
+        )
         self._here: set[_Held] = set()
         self._waiting: list[tuple[float, int, _Held]] = []
         self._order = itertools.count()
@@ -240,14 +248,8 @@ class Executor:
     async def _end_with_effect(self, held: _Held, effect: Effect) -> None:
         """Record a success and do what goes along with it, both or neither."""
         ended = AttemptEnd(dispatch=held.dispatch, outcome=Outcome.SUCCEEDED, detail=None)
-
-        async def commit() -> None:
-            async with self._database.transaction() as connection:
-                if (await occurrence_store.end(connection, [ended]))[0]:
-                    await effect.apply(connection)
-            effect.committed()
-
-        await self._insist(commit)
+        if not await self._insist(lambda: self._ends_with_effects.submit((ended, effect))):
+            _log.warning("an end came too late", task=held.dispatch.task, fire_at=str(held.dispatch.fire_at))
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something with the database, as often as it takes: what ran must not look as if it had crashed."""
@@ -275,6 +277,16 @@ class Executor:
     async def _write_ends(self, ends: Sequence[AttemptEnd]) -> list[bool | Exception]:
         async with self._database.connection() as connection:
             return [*await occurrence_store.end(connection, ends)]
+
+    async def _write_ends_with_effects(self, ends: Sequence[tuple[AttemptEnd, Effect]]) -> list[bool | Exception]:
+        async with self._database.transaction() as connection:
+            recorded = await occurrence_store.end(connection, [ended for ended, _ in ends])
+            effects = [effect for (_, effect), is_recorded in zip(ends, recorded, strict=True) if is_recorded]
+            for kind in dict.fromkeys(type(effect) for effect in effects):
+                await kind.apply(connection, [effect for effect in effects if type(effect) is kind])
+        for effect in effects:
+            effect.committed()
+        return [*recorded]
 
     # Giving back
 
