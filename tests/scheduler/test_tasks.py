@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from tests.support.accesses import accesses_of  # noqa: F401
 from bellringer.broker import Broker
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
-from bellringer.kernel.errors import Conflict
+from bellringer.kernel.errors import Conflict, InvalidInput, NotFound
 from bellringer.scheduler.model import (
     HttpCall,
     Overlap,
@@ -20,7 +22,7 @@ from bellringer.scheduler.model import (
     TaskDefinition,
     TaskState,
 )
-from bellringer.scheduler.service import Tasks
+from bellringer.scheduler.service import Tasks, preview
 
 CALL = HttpCall(url="https://example.org/hook")
 DAILY = Schedule(cron="0 2 * * *", time_zone="Europe/Berlin")
