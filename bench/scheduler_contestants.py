@@ -25,7 +25,7 @@ Pick = Callable[[], Awaitable[int]]
 class Scheduler(ABC):
     """A scheduler under measurement.
 
-    `due_seconds` is how far ahead of their moment its pickers find tasks; `picked` a query that counts what they picked.
+    `due_seconds` is how far ahead its pickers find tasks, at least; `picked` a query that counts what they picked.
     `lead_seconds` is how long before their moment tasks are stored; `unfinished` a query that counts those whose end
     is not recorded. Where they are kept: `recorded`, when each task started, and `ended`, when the last one ended, in
     seconds since 1970. What `leaves_marks` calls the no-op of this benchmark.

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 from tests.support.postgres import Cluster
 from tests.support.queues import bodies_of, move_inbox
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.server import serving
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 from bellringer.broker import Broker
 from bellringer.edge.model import Environment
@@ -48,3 +49,46 @@ async def test_a_message_is_published_with_the_row_that_it_tells_of_or_not_at_al
     await move_inbox(database, broker)
     (body,) = bodies_of(await broker.claim(queue, 10))
     assert msgspec.json.decode(body) == {"order": 1, "item": "bell"}
+
+
+@pytest.mark.scenario
+async def test_a_function_is_called_that_the_transaction_of_an_order_scheduled(
+    cluster: Cluster, database: Database, database_arguments: dict[str, Any]
+) -> None:
+    url = cluster.url(database_arguments["database"])
+    settings = {
+        "BELLRINGER_DATABASE_URL": url,
+        "BELLRINGER_API_KEY": "0123456789abcdef",
+        "DATABASE_URL": url,
+        "BELLRINGER_TASKS": "examples.scheduled_functions:scheduler",
+        "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), *sys.path]),
+    }
+    with serving(settings) as server:
+        program = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "examples.scheduled_functions",
+            env={**os.environ, **settings},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        told, complaint = await program.communicate()
+        assert (program.returncode, told.decode()) == (0, "ordered 1\nrefused: an order needs an item\n"), complaint
+        (name, key) = await until(lambda: reminder_of_an_order(database))
+        assert name == "remind:1"
+        assert key.startswith("remind:1@")
+        tasks = {task["name"] for task in server.get("/v1/tasks")["tasks"]}
+        assert tasks == {"remind:1", "tidy"}
+        assert {function["name"] for function in server.get("/v1/functions")["functions"]} == {"remind", "tidy"}
+
+
+async def reminder_of_an_order(database: Database) -> tuple[str, str] | None:
+    """The task that succeeded and the run that left its mark on an order, when there is one."""
+    async with database.connection() as connection:
+        row = await connection.fetchrow(
+            "SELECT task.name, example.reminded_by FROM bellringer.occurrences AS occurrence "
+            "JOIN bellringer.tasks AS task ON task.number = occurrence.task "
+            "JOIN example_orders AS example ON example.reminded_by LIKE task.name || '@%' "
+            "WHERE occurrence.outcome = 'succeeded'"
+        )
+    return None if row is None else (row["name"], row["reminded_by"])

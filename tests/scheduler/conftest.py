@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tests.support.scheduler import Stage
+from tests.support.scheduler_fixtures import engine, home, tasks
 from tests.support.shared_database import database_arguments, shared_database_arguments
 
 from bellringer.broker import Broker
@@ -9,7 +10,7 @@ from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
 from bellringer.scheduler.queues import calls_queue
 
-__all__ = ["database_arguments", "shared_database_arguments"]
+__all__ = ["database_arguments", "engine", "home", "shared_database_arguments", "tasks"]
 
 
 @pytest.fixture

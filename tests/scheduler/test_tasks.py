@@ -1,22 +1,23 @@
-"""Tasks are made, changed, stopped and run, whatever pickers and executors do at that moment."""
+"""Tasks are made, changed, stopped, listed and deleted; what was picked goes along with the change."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
-import msgspec
 import pytest
-from tests.support.accesses import accesses_of  # noqa: F401
+from tests.support.scheduler_definitions import AT_ONCE, DAILY, EVERY_20_SECONDS, MINUTELY, task
+from tests.support.scheduler_engine import Engine
 
-from bellringer.broker import Broker
-from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
 from bellringer.kernel.errors import Conflict, InvalidInput, NotFound
+from bellringer.scheduler import task_store
 from bellringer.scheduler.model import (
     HttpCall,
+    IncidentKind,
+    MessageCall,
+    Outcome,
     Overlap,
     Schedule,
     TaskDefinition,
@@ -24,58 +25,410 @@ from bellringer.scheduler.model import (
 )
 from bellringer.scheduler.service import Tasks, preview
 
-CALL = HttpCall(url="https://example.org/hook")
-DAILY = Schedule(cron="0 2 * * *", time_zone="Europe/Berlin")
+NOW = datetime(2026, 3, 28, 12, tzinfo=UTC)
+LONG = timedelta(days=30)
 
 
-def task(schedule: Schedule = DAILY, payload: object = None, **options: Any) -> TaskDefinition:  # noqa: ANN401 - of each
-    return TaskDefinition(schedule=schedule, call=CALL, payload=msgspec.Raw(msgspec.json.encode(payload)), **options)
+def once(at: datetime) -> TaskDefinition:
+    return task(Schedule(at=at))
 
 
-@pytest.fixture
-def tasks(database: Database, broker: Broker) -> Tasks:
-    return Tasks(database, broker)
+async def fire_times(tasks: Tasks, home: UUID, name: str) -> list[datetime]:
+    return [occurrence.fire_at for occurrence in await tasks.occurrences(home, name)]
 
 
-async def test_a_task_is_made_once(tasks: Tasks, environment: Environment) -> None:
-    made, is_new = await tasks.create(environment.id, "backup", task())
-    assert (made.name, made.state, is_new, made.definition.overlap) == ("backup", TaskState.ACTIVE, True, Overlap.SKIP)
-    assert await tasks.create(environment.id, "backup", task()) == (made, False)
+# Making
+
+
+async def test_a_name_makes_a_task_once(tasks: Tasks, home: UUID) -> None:
+    made, is_new = await tasks.create(home, "backup", task(payload=b'{"a": 1}'))
+    assert (is_new, made.name, made.state, made.definition.overlap) == (True, "backup", TaskState.ACTIVE, Overlap.SKIP)
+    assert made.next_fire_at == preview(DAILY, 1, made.created_at)[0]
+    assert await tasks.create(home, "backup", task(payload=b'{"a":1}')) == (made, False)
+    for other in (task(payload=b'{"a":2}'), task(MINUTELY, b'{"a": 1}'), task(payload=b'{"a": 1}', overlap="allow")):
+        with pytest.raises(Conflict):
+            await tasks.create(home, "backup", other)
+    assert await tasks.read(home, "backup") == made
+
+
+async def test_a_task_without_a_name_gets_one_of_its_own(tasks: Tasks, home: UUID) -> None:
+    names = {(await tasks.create(home, None, task()))[0].name for _ in range(3)}
+    assert len(names) == 3
+    assert {one.name for one in await tasks.list(home)} == names
+
+
+async def test_names_belong_to_an_environment(tasks: Tasks, home: UUID, keys: Any) -> None:  # noqa: ANN401
+    other = (await keys.authenticate(await keys.create("acme", "staging", "test"))).environment.id
+    await tasks.create(home, "backup", task())
+    assert (await tasks.create(other, "backup", task(MINUTELY)))[1]
+    await tasks.delete(home, "backup")
+    assert (await tasks.read(other, "backup")).definition.schedule == MINUTELY
+    for operation in (tasks.read, tasks.pause, tasks.resume, tasks.cancel, tasks.run_now, tasks.delete):
+        with pytest.raises(NotFound):
+            await operation(home, "backup")
+
+
+async def test_a_delay_becomes_a_time_and_is_compared_as_a_delay(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    made, _ = await tasks.create(home, "mail", task(AT_ONCE))
+    assert made.definition.schedule == Schedule(at=made.created_at)
+    assert made.next_fire_at == made.created_at
+    assert made.definition.overlap is Overlap.ALLOW
+    await engine.pick()
+    await engine.run()
+    for operation in (tasks.create, tasks.put):
+        same, is_new = await operation(home, "mail", task(AT_ONCE))
+        assert (is_new, same.state, same.next_fire_at) == (False, TaskState.FINISHED, None)
     with pytest.raises(Conflict):
-        await tasks.create(environment.id, "backup", task(payload=1))
-    assert await tasks.read(environment.id, "backup") == made
-    changed, is_new = await tasks.put(environment.id, "backup", task(payload=1))
+        await tasks.create(home, "mail", task(Schedule(delay_seconds=1)))
+
+
+async def test_a_time_that_has_passed_is_the_same_task_and_no_other(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    made, _ = await tasks.create(home, "mail", task(AT_ONCE))
+    at = made.created_at
+    await tasks.delete(home, "mail")
+    with pytest.raises(InvalidInput) as refused:
+        await tasks.put(home, "mail", once(at))
+    assert refused.value.field == "schedule.at"
+    later = at + timedelta(seconds=5)
+    await tasks.put(home, "mail", once(later))
+    await engine.pick()
+    await engine.make_due("mail", later)
+    assert len(await engine.run()) == 1
+    assert (await tasks.read(home, "mail")).state is TaskState.FINISHED
+    assert (await tasks.put(home, "mail", once(later)))[0].state is TaskState.FINISHED
+
+
+async def test_an_interval_counts_from_the_making_and_keeps_its_step(tasks: Tasks, home: UUID) -> None:
+    made, _ = await tasks.create(home, "poll", task(Schedule(every_seconds=600)))
+    assert made.next_fire_at == made.created_at + timedelta(seconds=600)
+    changed, _ = await tasks.put(home, "poll", task(Schedule(every_seconds=300)))
+    assert changed.next_fire_at == made.created_at + timedelta(seconds=300)
+
+
+@pytest.mark.parametrize(
+    ("definition", "field"),
+    [
+        (task(Schedule(cron="0 0 31 2 *")), "schedule.cron"),
+        (task(Schedule(cron="* * * * * *")), "schedule.cron"),
+        (task(Schedule(cron="0 2 * * *", time_zone="Mars/Base")), "schedule.time_zone"),
+        (task(Schedule(cron="0 2 * * *", at=NOW)), "schedule"),
+        (task(Schedule()), "schedule"),
+        (task(Schedule(at=datetime(2020, 1, 1, tzinfo=UTC))), "schedule.at"),
+        (task(Schedule(delay_seconds=-1)), "schedule.delay_seconds"),
+        (task(Schedule(every_seconds=0.5)), "schedule.every_seconds"),
+        (task(call=HttpCall(url="ftp://example.org")), "call.url"),
+        (task(payload=b'"' + b"x" * 262_144 + b'"'), "payload"),
+        (task(time_limit_seconds=0), "time_limit_seconds"),
+    ],
+)
+async def test_what_is_no_task_is_refused_with_the_field_and_changes_nothing(
+    tasks: Tasks, home: UUID, definition: TaskDefinition, field: str
+) -> None:
+    stored, _ = await tasks.create(home, "stored", task())
+    for operation, name in ((tasks.create, "new"), (tasks.put, "new"), (tasks.put, "stored")):
+        with pytest.raises(InvalidInput) as refused:
+            await operation(home, name, definition)
+        assert refused.value.field == field
+    assert await tasks.list(home) == [stored]
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "é", "a" * 129, "a\n"])
+async def test_what_is_no_name_is_refused(tasks: Tasks, home: UUID, name: str) -> None:
+    for operation in (tasks.create, tasks.put):
+        with pytest.raises(InvalidInput) as refused:
+            await operation(home, name, task())
+        assert refused.value.field == "name"
+
+
+# Changing
+
+
+async def test_a_new_schedule_takes_back_what_was_picked_under_the_old_one(
+    tasks: Tasks, engine: Engine, home: UUID
+) -> None:
+    await tasks.create(home, "poll", task(EVERY_20_SECONDS))
+    await engine.pick()
+    picked = sorted(await fire_times(tasks, home, "poll"))
+    assert len(picked) == 6
+    await engine.make_due("poll", picked[0])
+    dispatches = await engine.dispatch()
+    assert (await engine.start(dispatches[:1])) == ["run"]
+    changed, is_new = await tasks.put(home, "poll", task(DAILY))
     assert not is_new
-    assert (await tasks.pause(environment.id, "backup")).state is TaskState.PAUSED
-    assert (await tasks.resume(environment.id, "backup")).next_fire_at == made.next_fire_at
-    ran = await tasks.run_now(environment.id, "backup")
-    assert (await tasks.occurrences(environment.id, "backup")) == [ran]
-    await tasks.cancel_occurrence(environment.id, "backup", ran.fire_at)
-    again = await tasks.retry(environment.id, "backup", ran.fire_at)
-    assert again.attempt == 2
-    assert len(await tasks.calendar(environment.id, datetime.now(UTC), 48)) == 3
-    for state in [None, *TaskState]:
-        print(state, len(await tasks.list(environment.id, state=state)))
-    async with database_of(tasks).connection() as connection:
-        print(
-            await connection.fetchval(
-                """SELECT bellringer.schedule('x', '{"type": "http", "url": "http://a"}', cron => '* * * * *')"""
-            )
-        )
-        print(
-            await connection.fetchval(
-                """SELECT bellringer.schedule('x', '{"type": "http", "url": "http://a"}', cron => '* * * * *')"""
-            )
-        )
-        print(
-            await connection.fetchval(
-                """SELECT bellringer.schedule('x', '{"type": "http", "url": "http://a"}', cron => '1 * * * *')"""
-            )
-        )
-    print(await tasks.read(environment.id, "x"))
-    await tasks.cancel(environment.id, "backup")
-    await tasks.delete(environment.id, "backup")
+    assert changed.next_fire_at == preview(DAILY, 1, changed.modified_at)[0]
+    assert await fire_times(tasks, home, "poll") == picked[:1], "what has started goes on"
+    assert await engine.start(dispatches[1:]) == ["gone"] * 5, "nothing of what was handed over runs"
+    assert await engine.end(dispatches[0])
 
 
-def database_of(tasks):
-    return tasks._database
+async def test_another_payload_leaves_every_fire_time(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    made, _ = await tasks.create(home, "poll", task(EVERY_20_SECONDS))
+    await engine.pick()
+    picked = await fire_times(tasks, home, "poll")
+    changed, _ = await tasks.put(home, "poll", task(EVERY_20_SECONDS, b"1"))
+    assert (changed.next_fire_at, bytes(changed.definition.payload)) == (made.next_fire_at, b"1")
+    assert await fire_times(tasks, home, "poll") == []
+    await engine.pick()
+    assert await fire_times(tasks, home, "poll") == picked
+
+
+async def test_another_payload_forgets_no_fire_time_that_was_missed(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    made, _ = await tasks.create(home, "poll", task(EVERY_20_SECONDS))
+    assert made.next_fire_at is not None
+    await engine.miss("poll", 40)
+    changed, _ = await tasks.put(home, "poll", task(EVERY_20_SECONDS, b"1"))
+    assert changed.next_fire_at == made.next_fire_at - timedelta(seconds=40)
+    assert await tasks.incidents(home) == []
+
+
+async def test_fire_times_that_a_change_gives_up_are_recorded(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    for name in ("changed", "paused", "cancelled"):
+        await tasks.create(home, name, task(EVERY_20_SECONDS))
+        await engine.miss(name, 40)
+    missed = {one.name: one.next_fire_at for one in await tasks.list(home)}
+    await tasks.put(home, "changed", task(DAILY))
+    await tasks.pause(home, "paused")
+    await tasks.cancel(home, "cancelled")
+    incidents = {incident.task: incident for incident in await tasks.incidents(home)}
+    assert {name: incident.fire_at for name, incident in incidents.items()} == missed
+    assert {incident.kind for incident in incidents.values()} == {IncidentKind.SKIPPED}
+    assert "the task was paused" in (incidents["paused"].detail or "")
+
+
+async def test_the_same_definition_changes_nothing(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    await tasks.create(home, "poll", task(EVERY_20_SECONDS))
+    await engine.pick()
+    before, picked = await tasks.read(home, "poll"), await fire_times(tasks, home, "poll")
+    assert await tasks.put(home, "poll", task(EVERY_20_SECONDS)) == (before, False)
+    assert await fire_times(tasks, home, "poll") == picked
+
+
+async def test_a_task_that_ran_is_put_for_another_time(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    first, _ = await tasks.put(home, "mail", task(AT_ONCE))
+    await engine.pick()
+    await engine.run()
+    at = first.created_at + LONG
+    again, is_new = await tasks.put(home, "mail", once(at))
+    assert (is_new, again.state, again.next_fire_at) == (False, TaskState.ACTIVE, at)
+    assert again.last is not None
+    assert again.last.outcome is Outcome.SUCCEEDED
+
+
+async def test_a_time_that_was_cancelled_by_hand_can_be_given_again(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+    await tasks.put(home, "mail", once(soon))
+    await engine.pick()
+    await tasks.cancel_occurrence(home, "mail", soon)
+    await tasks.put(home, "mail", once(soon + LONG))
+    await tasks.put(home, "mail", once(soon))
+    await engine.pick()
+    assert [one.outcome for one in await tasks.occurrences(home, "mail")] == [None]
+
+
+async def test_a_change_of_the_call_changes_the_queue(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    await tasks.put(home, "mail", task(MINUTELY))
+    await tasks.put(home, "mail", task(MINUTELY, call=MessageCall(queue="mails")))
+    await engine.pick()
+    assert (await tasks.read(home, "mail")).definition.call == MessageCall(queue="mails")
+
+
+# Stopping
+
+
+async def test_a_pause_takes_back_what_has_not_started(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    await tasks.create(home, "poll", task(EVERY_20_SECONDS))
+    await engine.pick()
+    first, *_ = sorted(await fire_times(tasks, home, "poll"))
+    await engine.make_due("poll", first)
+    dispatches = await engine.dispatch()
+    await engine.start(dispatches[:1])
+    paused = await tasks.pause(home, "poll")
+    assert (paused.state, paused.next_fire_at) == (TaskState.PAUSED, None)
+    assert await tasks.pause(home, "poll") == paused
+    assert await fire_times(tasks, home, "poll") == [first]
+    assert await engine.start(dispatches[1:]) == ["gone"] * 5
+    assert await engine.end(dispatches[0]), "what runs comes to its end"
+    await engine.pick()
+    assert await fire_times(tasks, home, "poll") == [first]
+
+
+async def test_what_is_due_when_a_task_is_paused_does_not_start_and_is_recorded(
+    tasks: Tasks, engine: Engine, home: UUID
+) -> None:
+    await tasks.create(home, "mail", task(AT_ONCE))
+    await engine.pick()
+    dispatches = await engine.dispatch()
+    await tasks.pause(home, "mail")
+    (occurrence,) = await tasks.occurrences(home, "mail")
+    assert (occurrence.outcome, occurrence.detail) == (Outcome.CANCELLED, "the task was paused")
+    assert await engine.start(dispatches) == ["gone"]
+
+
+async def test_a_resumed_task_takes_up_the_fire_times_to_come_each_once(
+    tasks: Tasks, engine: Engine, home: UUID
+) -> None:
+    await tasks.create(home, "poll", task(EVERY_20_SECONDS))
+    await engine.pick()
+    picked = sorted(await fire_times(tasks, home, "poll"))
+    await engine.make_due("poll", picked[0])
+    old = await engine.dispatch()
+    await tasks.pause(home, "poll")
+    resumed = await tasks.resume(home, "poll")
+    assert (resumed.state, resumed.next_fire_at) == (TaskState.ACTIVE, picked[0])
+    assert await tasks.resume(home, "poll") == resumed
+    await engine.pick()
+    assert sorted(await fire_times(tasks, home, "poll"))[: len(picked)] == picked
+    await engine.make_due("poll", picked[0])
+    new = await engine.dispatch()
+    assert await engine.start(old) == ["gone"] * len(old), "a message of before the pause starts nothing"
+    assert (await engine.start(new))[0] == "run"
+
+
+async def test_fire_times_during_a_pause_do_not_take_place(tasks: Tasks, home: UUID, database: Database) -> None:
+    made, _ = await tasks.create(home, "poll", task(EVERY_20_SECONDS))
+    await tasks.create(home, "mail", once(datetime.now(UTC) + timedelta(seconds=60)))
+    for name in ("poll", "mail"):
+        await tasks.pause(home, name)
+    async with database.connection() as connection:
+        await connection.execute("""
+            UPDATE bellringer.tasks SET created_at = created_at - interval '70 s', once_at = once_at - interval '70 s'
+        """)
+    assert (await tasks.resume(home, "poll")).next_fire_at == made.created_at + timedelta(seconds=10)
+    assert (await tasks.resume(home, "mail")).state is TaskState.FINISHED
+
+
+async def test_a_pause_lets_those_be_that_somebody_asked_for(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    await tasks.create(home, "mail", task(AT_ONCE))
+    await engine.pick()
+    (ran,) = await engine.run(Outcome.FAILED)
+    await tasks.retry(home, "mail", ran.fire_at)
+    by_hand = await tasks.run_now(home, "mail")
+    await tasks.pause(home, "mail")
+    assert {dispatch.fire_at for dispatch in await engine.run()} == {ran.fire_at, by_hand.fire_at}
+    assert (await tasks.run_now(home, "mail")).is_manual
+
+
+async def test_a_cancelled_task_starts_nothing_any_more(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    await tasks.create(home, "mail", task(AT_ONCE))
+    await engine.pick()
+    (ran,) = await engine.run(Outcome.FAILED)
+    await tasks.retry(home, "mail", ran.fire_at)
+    await tasks.run_now(home, "mail")
+    cancelled = await tasks.cancel(home, "mail")
+    assert cancelled.state is TaskState.CANCELLED
+    assert await tasks.cancel(home, "mail") == cancelled
+    assert await engine.run() == []
+    assert [one.outcome for one in await tasks.occurrences(home, "mail")] == [Outcome.CANCELLED] * 2
+    for operation in (tasks.pause, tasks.resume, tasks.run_now):
+        with pytest.raises(Conflict):
+            await operation(home, "mail")
+    with pytest.raises(Conflict):
+        await tasks.retry(home, "mail", ran.fire_at)
+    assert (await tasks.create(home, "mail", task(AT_ONCE)))[0].state is TaskState.CANCELLED
+
+
+async def test_a_cancelled_task_is_put_again(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    for definition in (task(DAILY), task(Schedule(delay_seconds=60))):
+        await tasks.put(home, "trial", definition)
+        await tasks.cancel(home, "trial")
+        again, is_new = await tasks.put(home, "trial", definition)
+        assert (is_new, again.state) == (False, TaskState.ACTIVE)
+        assert again.next_fire_at is not None
+        assert again.next_fire_at > again.modified_at
+    await engine.pick()
+    assert len(await tasks.occurrences(home, "trial")) == 1
+
+
+async def test_a_paused_task_is_changed_and_stays_paused(tasks: Tasks, home: UUID) -> None:
+    await tasks.put(home, "trial", task(DAILY))
+    await tasks.pause(home, "trial")
+    changed, _ = await tasks.put(home, "trial", task(MINUTELY))
+    assert (changed.state, changed.next_fire_at, changed.definition.schedule) == (TaskState.PAUSED, None, MINUTELY)
+    resumed = await tasks.resume(home, "trial")
+    assert resumed.next_fire_at == preview(MINUTELY, 1, resumed.modified_at)[0]
+
+
+async def test_a_deleted_task_leaves_nothing(tasks: Tasks, engine: Engine, home: UUID, database: Database) -> None:
+    await tasks.create(home, "mail", task(AT_ONCE))
+    await engine.pick()
+    (ran,) = await engine.run(Outcome.FAILED)
+    await tasks.retry(home, "mail", ran.fire_at)
+    (again,) = await engine.dispatch()
+    assert await engine.start([again]) == ["run"]
+    await tasks.delete(home, "mail")
+    assert not await engine.end(again)
+    async with database.connection() as connection:
+        for table in ("tasks", "occurrences", "past_attempts", "incidents"):
+            assert await connection.fetchval(f"SELECT count(*) FROM bellringer.{table}") == 0, table
+    assert (await tasks.create(home, "mail", task(DAILY)))[1]
+
+
+# Looking
+
+
+async def test_tasks_are_listed_by_name_page_by_page(tasks: Tasks, home: UUID) -> None:
+    names = ["B", "a", "a.1", "a:2", "a_3", "b", "ba", "c"]
+    for name in names:
+        await tasks.create(home, name, task())
+    assert [one.name for one in await tasks.list(home)] == names
+    assert [one.name for one in await tasks.list(home, prefix="a")] == ["a", "a.1", "a:2", "a_3"]
+    assert [one.name for one in await tasks.list(home, prefix="a_")] == ["a_3"]
+    page = await tasks.page(home, limit=3)
+    assert ([one.name for one in page.tasks], page.next) == (["B", "a", "a.1"], "a.1")
+    page = await tasks.page(home, prefix="a", after="a.1", limit=3)
+    assert ([one.name for one in page.tasks], page.next) == (["a:2", "a_3"], None)
+    for arguments, field in (({"limit": 0}, "limit"), ({"prefix": "%"}, "prefix"), ({"after": "\x00"}, "after")):
+        with pytest.raises(InvalidInput) as refused:
+            await tasks.page(home, **arguments)  # type: ignore[arg-type]
+        assert refused.value.field == field
+
+
+async def test_tasks_are_listed_by_state(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    for name in ("done", "runs"):
+        await tasks.create(home, name, task(AT_ONCE))
+        await engine.pick()
+        dispatches = await engine.dispatch()
+        await engine.start(dispatches)
+        if name == "done":
+            await engine.end(dispatches[0])
+    for name in ("daily", "paused", "cancelled"):
+        await tasks.create(home, name, task())
+    await tasks.pause(home, "paused")
+    await tasks.cancel(home, "cancelled")
+    listed = {state: await tasks.list(home, state=state) for state in TaskState}
+    assert {one.state for one in listed[TaskState.FINISHED]} == {TaskState.FINISHED}
+    assert {state.value: [one.name for one in found] for state, found in listed.items()} == {
+        "active": ["daily", "runs"],
+        "paused": ["paused"],
+        "finished": ["done"],
+        "cancelled": ["cancelled"],
+        "refused": [],
+    }
+
+
+async def test_a_page_of_active_tasks_looks_at_so_many_and_says_where_to_go_on(
+    tasks: Tasks, engine: Engine, home: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        await tasks.create(home, f"done-{number}", task(AT_ONCE))
+    await engine.pick()
+    await engine.run()
+    await tasks.create(home, "later", task())
+    monkeypatch.setattr(task_store, "MOST_SCANNED", 2)
+    found, after = [], ""
+    for _ in range(4):
+        page = await tasks.page(home, state=TaskState.ACTIVE, after=after)
+        found.append(([one.name for one in page.tasks], page.next))
+        after = page.next or ""
+    assert found == [([], "done-1"), ([], "done-3"), (["later"], "later"), ([], None)]
+
+
+def test_a_schedule_is_looked_at_before_a_task_is_made() -> None:
+    assert preview(DAILY, 2, NOW) == [NOW.replace(day=29, hour=1), NOW.replace(day=30, hour=0)]
+    assert preview(Schedule(delay_seconds=90), 5, NOW) == [NOW + timedelta(seconds=90)]
+    assert preview(Schedule(at=NOW), 5, NOW) == [NOW]
+    assert preview(Schedule(every_seconds=60), 2, NOW) == [NOW + timedelta(seconds=60), NOW + timedelta(seconds=120)]
+    for schedule, count, field in ((DAILY, 0, "count"), (Schedule(cron="x"), 1, "schedule.cron")):
+        with pytest.raises(InvalidInput) as refused:
+            preview(schedule, count, NOW)
+        assert refused.value.field == field

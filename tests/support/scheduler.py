@@ -105,6 +105,13 @@ class Stage:
         await self.pick(task, fire_at)
         return await self.hand_over(task, fire_at)
 
+    async def several_due(self, task: TaskNumber, number: int) -> list[Dispatch]:
+        """So many occurrences that became due a while ago, a millisecond apart, the latest first."""
+        now = await self.now()
+        fire_ats = [now - timedelta(milliseconds=100 + place) for place in range(number)]
+        await self.pick(task, *fire_ats)
+        return [await self.hand_over(task, fire_at) for fire_at in fire_ats]
+
     async def make_due(self, task: TaskNumber, *, ago: float = 0.0) -> None:
         """Let what a task has picked have become due so many seconds ago."""
         await self.fetch(_MAKE_DUE, task, ago)
@@ -132,8 +139,8 @@ class Stage:
 
     async def end(
         self, *dispatches: Dispatch, outcome: Outcome = Outcome.SUCCEEDED, detail: str | None = None
-    ) -> list[bool]:
-        """Let an executor record how these ended; of each, whether it was news."""
+    ) -> list[bool | None]:
+        """Let an executor record how these ended; of each, whether it was news, or None if it must ask again."""
         ends = [AttemptEnd(dispatch=one, outcome=outcome, detail=detail) for one in dispatches]
         async with self.database.connection() as connection:
             return await occurrence_store.end(connection, ends)

@@ -12,7 +12,9 @@ from bellringer.scheduler.caller import Caller, Effect
 from bellringer.scheduler.model import Call, CallFailed, Invocation, Outcome
 from bellringer.scheduler.occurrence_store import Dispatch, Started
 
-_GRACE_SECONDS = 5.0
+GRACE_SECONDS = 5.0
+"""How long a call has to end once it was cancelled."""
+
 _MOST_CHARACTERS = 4000
 
 _log = get_logger(__name__)
@@ -41,11 +43,14 @@ class Run:
         timer = loop.call_later(limit, self._ask, Outcome.TIMED_OUT, f"it took longer than its {limit:g} s")
         try:
             await self._over
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
         finally:
             timer.cancel()
         if not task.done():
             task.cancel()
-            await asyncio.wait([task], timeout=_GRACE_SECONDS)
+            await asyncio.wait([task], timeout=GRACE_SECONDS)
             if not task.done():
                 _log.error("a call goes on after it was cancelled", task=self._invocation.task)
         return self._ended_for or self._result(task)

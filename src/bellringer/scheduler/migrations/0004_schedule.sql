@@ -8,7 +8,8 @@ BEGIN
     RAISE EXCEPTION '%: %', in_parameter, in_problem USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
--- Checks the members of a JSON object: each must be in `in_types`, which says its JSON type ('string?' may be null too).
+-- Checks the members of a JSON object: each must be in `in_types`, which says its JSON type, or `integer`; `string?` may
+-- be null too.
 CREATE FUNCTION bellringer.check_members(in_parameter text, in_object jsonb, in_types jsonb, in_required text[])
 RETURNS void
 LANGUAGE plpgsql AS $$
@@ -23,6 +24,8 @@ BEGIN
         wanted := in_types ->> member.key;
         IF wanted IS NULL THEN
             PERFORM bellringer.refuse_parameter(in_parameter || '.' || member.key, 'there is no such member');
+        ELSIF wanted = 'integer' AND member.type = 'number' AND member.value::numeric % 1 = 0 THEN
+            CONTINUE;
         ELSIF member.type <> rtrim(wanted, '?') AND NOT (member.type = 'null' AND wanted LIKE '%?') THEN
             PERFORM bellringer.refuse_parameter(in_parameter || '.' || member.key,
                 'it must be of the type ' || rtrim(wanted, '?') || ', not ' || member.type);
@@ -73,7 +76,9 @@ BEGIN
         WHEN 'function' THEN
             PERFORM bellringer.check_members('call', in_call, '{"type": "string", "name": "string"}', '{name}');
         ELSE
-            PERFORM bellringer.check_members('call', in_call, in_call, '{type}');
+            IF in_call IS NULL OR jsonb_typeof(in_call) <> 'object' THEN
+                PERFORM bellringer.refuse_parameter('call', 'it must be a JSON object');
+            END IF;
             PERFORM bellringer.refuse_parameter('call.type', 'it must be http, message, notification or function');
     END CASE;
     RETURN defaults || in_call;
@@ -161,6 +166,8 @@ BEGIN
         PERFORM bellringer.refuse_parameter('every_seconds', 'it must be a whole number of milliseconds');
     ELSIF octet_length(payload::text) > 262144 THEN
         PERFORM bellringer.refuse_parameter('payload', 'it holds at most 262144 bytes');
+    ELSIF call ->> 'type' = 'function' AND jsonb_typeof(payload) NOT IN ('object', 'null') THEN
+        PERFORM bellringer.refuse_parameter('payload', 'that of a function is an object with its arguments');
     END IF;
     PERFORM bellringer.check_number('delay_seconds', delay_seconds, 0, longest_delay);
     PERFORM bellringer.check_number('every_seconds', every_seconds, 1, longest_delay);
@@ -209,7 +216,7 @@ BEGIN
                 wanted.call, wanted.payload, wanted.misfire, wanted.misfire_limit, wanted.misfire_window_seconds,
                 wanted.overlap, wanted.time_limit_seconds, wanted.max_retries, wanted.retry_first_seconds,
                 wanted.retry_cap_seconds, wanted.rerun_after_crash, false, LEAST(moment, wanted.once_at),
-                moment - interval '1 microsecond', moment)
+                LEAST(moment, wanted.once_at) - interval '1 microsecond', moment)
             ON CONFLICT ON CONSTRAINT tasks_environment_id_name_key DO NOTHING;
             EXIT WHEN FOUND;
             CONTINUE;  -- Somebody made one of that name just now.
@@ -255,16 +262,13 @@ BEGIN
     PERFORM bellringer.check_members('options', in_options, '{"misfire": "object", "overlap": "string?",
         "time_limit_seconds": "number", "retry": "object", "rerun_after_crash": "boolean"}', '{}');
     PERFORM bellringer.check_members('options.misfire', misfire,
-        '{"policy": "string", "limit": "number", "window_seconds": "number"}', '{}');
+        '{"policy": "string", "limit": "integer", "window_seconds": "number"}', '{}');
     PERFORM bellringer.check_members('options.retry', retry,
-        '{"max_retries": "number", "first_seconds": "number", "cap_seconds": "number"}', '{}');
+        '{"max_retries": "integer", "first_seconds": "number", "cap_seconds": "number"}', '{}');
     IF misfire ->> 'policy' NOT IN ('skip', 'latest', 'all', 'window') THEN
         PERFORM bellringer.refuse_parameter('options.misfire.policy', 'it must be skip, latest, all or window');
     ELSIF in_options ->> 'overlap' NOT IN ('allow', 'skip', 'queue', 'replace') THEN
         PERFORM bellringer.refuse_parameter('options.overlap', 'it must be allow, skip, queue or replace');
-    ELSIF (misfire ->> 'limit')::numeric % 1 <> 0 OR (retry ->> 'max_retries')::numeric % 1 <> 0 THEN
-        PERFORM bellringer.refuse_parameter('options.misfire.limit, options.retry.max_retries',
-            'they must be whole numbers');
     END IF;
     PERFORM bellringer.check_number('options.misfire.limit', (misfire ->> 'limit')::double precision, 1, 1000);
     PERFORM bellringer.check_number('options.misfire.window_seconds', (misfire ->> 'window_seconds')::double precision,
