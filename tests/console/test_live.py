@@ -18,8 +18,8 @@ from bellringer.console.fragments import View
 from bellringer.console.live import Feed, Feeds
 from bellringer.console.pages import Pages
 from bellringer.console.snapshot import Snapshot, SnapshotReader
-from bellringer.edge.keys import Keys
 from bellringer.console.task_reader import TaskReader
+from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment
 from bellringer.kernel.clock import Clock, ManualClock
 from bellringer.kernel.errors import NotFound, Unavailable

@@ -115,7 +115,9 @@ async def test_each_of_a_batch_gets_its_own_verdict(stage: Stage) -> None:
     await stage.pick(task, fire_at)
     early = await stage.hand_over(task, fire_at)
     elsewhere = await stage.running(task, ago=2, executor=BOB)
-    gone = Dispatch(task=task, fire_at=early.due_at - timedelta(days=1), attempt=1, dispatched_at=fire_at, due_at=fire_at)
+    gone = Dispatch(
+        task=task, fire_at=early.due_at - timedelta(days=1), attempt=1, dispatched_at=fire_at, due_at=fire_at
+    )
     due = await stage.due(task, ago=1)
     started = await stage.start(gone, early, elsewhere, due)
     assert [one.verdict for one in started] == ["gone", "wait", "elsewhere", "run"]

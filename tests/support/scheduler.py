@@ -76,7 +76,7 @@ class Stage:
     async def change_task(self, task: TaskNumber, **columns: Any) -> None:  # noqa: ANN401 - of each column
         """Change columns of a task's row."""
         changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 2))
-        await self.fetch(f"UPDATE bellringer.tasks SET {changes} WHERE number = $1", task, *columns.values())  # noqa: S608
+        await self.fetch(f"UPDATE bellringer.tasks SET {changes} WHERE number = $1", task, *columns.values())
 
     async def task(self, task: TaskNumber) -> asyncpg.Record:
         """The row of a task."""
@@ -117,7 +117,12 @@ class Stage:
         await self.fetch(_MAKE_DUE, task, ago)
 
     async def start(
-        self, *dispatches: Dispatch, executor: UUID = ALICE, held: float = 0.0, ready: float = 0.0, promise: float = 30.0
+        self,
+        *dispatches: Dispatch,
+        executor: UUID = ALICE,
+        held: float = 0.0,
+        ready: float = 0.0,
+        promise: float = 30.0,
     ) -> list[Started]:
         """Let an executor ask to start these, in one batch."""
         requests = [StartRequest(dispatch=one, held_seconds=held, ready_seconds=ready) for one in dispatches]
@@ -252,5 +257,3 @@ async def executing(
     finally:
         stopping.set()
         await running
-
-
