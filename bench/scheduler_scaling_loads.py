@@ -111,6 +111,16 @@ def nine_o_clock() -> Story:
     return work.story("9:00, 10,000 runs", begin, end, runs)
 
 
+def exact() -> Story:
+    """10,000 runs at 9:00 of one second each: the 95th percentile is no margin."""
+    work = Work(1)
+    work.past = {"report": [1.0] * 200, "steady": [1.0] * 200}
+    begin, end = 8 * HOUR, 11 * HOUR
+    dues = [9 * HOUR] * 10_000 + [float(int(work.random.uniform(begin, end))) for _ in range(21_600)]
+    runs = [Run(due, 1.0, "report" if due == 9 * HOUR else "steady") for due in dues]
+    return work.story("9:00, each exactly 1 s", begin, end, runs)
+
+
 def hourly() -> Story:
     """3,000 runs on the hour."""
     work = Work(2)
@@ -202,6 +212,16 @@ def github() -> Story | None:
 
 def stories() -> list[Story]:
     """All of them; the recorded one where its file is."""
-    made = [nine_o_clock(), hourly(), round_minutes(), long_runs(), drift(), surge(), growing_surge(), debian()]
+    made = [
+        nine_o_clock(),
+        exact(),
+        hourly(),
+        round_minutes(),
+        long_runs(),
+        drift(),
+        surge(),
+        growing_surge(),
+        debian(),
+    ]
     recorded = github()
     return made if recorded is None else [*made, recorded]

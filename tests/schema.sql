@@ -181,7 +181,7 @@ CREATE FUNCTION bellringer.head_of(in_queue integer, OUT next_seq bigint, OUT la
     LANGUAGE sql STABLE
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.is_tried_again(state text, max_retries integer, rerun_after_crash boolean, outcome text, attempt integer) RETURNS boolean
+CREATE FUNCTION bellringer.is_tried_again(state text, max_retries integer, rerun_after_crash boolean, cancel_requested boolean, outcome text, attempt integer) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ … $$;
 
@@ -190,6 +190,10 @@ CREATE FUNCTION bellringer.leave_claim(in_queue integer, in_claim bigint, in_out
     AS $$ … $$;
 
 CREATE FUNCTION bellringer.lock_claims(in_queue integer) RETURNS void
+    LANGUAGE sql
+    AS $$ … $$;
+
+CREATE FUNCTION bellringer.lock_free_tasks(in_tasks bigint[]) RETURNS bigint[]
     LANGUAGE sql
     AS $$ … $$;
 

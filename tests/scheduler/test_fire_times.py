@@ -29,7 +29,7 @@ from bellringer.kernel.errors import InvalidInput
 from bellringer.scheduler.cron import expression_of
 from bellringer.scheduler.fire_times import check_schedule, fire_times_of
 from bellringer.scheduler.model import Schedule
-from bellringer.scheduler.zones import stretches_from
+from bellringer.scheduler.zones import stretches_from, zone_of
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -347,9 +347,9 @@ def test_cron_ends_with_the_calendar() -> None:
     assert after(Schedule(cron="0 0 * * *"), datetime.max.replace(tzinfo=UTC)) is None
 
 
-def test_a_schedule_is_parsed_once() -> None:
-    schedule = Schedule(cron="*/5 * * * *", time_zone="Europe/Berlin")
-    assert fire_times_of(schedule, created_at=NOW) is fire_times_of(schedule, created_at=NOW + DAY)
+def test_an_expression_is_parsed_once_and_a_zone_read_once() -> None:
+    assert expression_of("*/5 * * * *") is expression_of("*/5 * * * *")
+    assert zone_of("Europe/Berlin") is zone_of("Europe/Berlin")
 
 
 def test_one_time_and_a_delay_fire_once() -> None:

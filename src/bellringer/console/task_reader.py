@@ -15,7 +15,6 @@ from bellringer.console.calendar_plot import HOURS, LEVEL_WORDS, begin_of, calen
 from bellringer.console.fragments import View
 from bellringer.console.task_plots import task_plots
 from bellringer.edge.model import Environment
-from bellringer.kernel.clock import Clock
 from bellringer.kernel.errors import NotFound
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.fire_times import fire_times_of
@@ -85,14 +84,13 @@ class Punctuality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskReader:
-    """Reads what views show."""
+    """Reads what views show, by the clock of the database."""
 
-    def __init__(self, tasks: Tasks, samples: Samples, config: SchedulerConfig, clock: Clock) -> None:
+    def __init__(self, tasks: Tasks, samples: Samples, config: SchedulerConfig) -> None:
         self._tasks = tasks
         self._samples = samples
         self._promise_seconds = config.start_promise_seconds
         self._executor_lost = timedelta(seconds=config.executor_lost_seconds)
-        self._clock = clock
         self._readings: Mapping[str, Sequence[Reading]] = {
             "tasks": (
                 Reading(seconds=1, read=self._list),
@@ -142,11 +140,11 @@ class TaskReader:
     async def _plots(self, environment: Environment, view: View) -> Fragments:
         samples = await self._samples.over(environment.id, view.period.seconds)
         current = (await self._samples.now([environment.id]))[environment.id]
-        plots = task_plots(samples, current, view.period, self._clock.now())
+        plots = task_plots(samples, current, view.period)
         return {"task-plots": {"plots": plots, "view": view}}
 
     async def _calendar(self, environment: Environment, view: View) -> Fragments:
-        now = self._clock.now()
+        now = await self._tasks.now()
         loads = await self._tasks.calendar(environment.id, begin_of(now), HOURS)
         opened = moment_of(view.at).replace(second=0, microsecond=0) if view.at else None
         begin = begin_of(now) if opened is None else opened.replace(minute=0)
@@ -162,7 +160,7 @@ class TaskReader:
         }
 
     async def _task(self, environment: Environment, view: View) -> Fragments:
-        now = self._clock.now()
+        now = await self._tasks.now()
         task = await self._tasks.read(environment.id, view.name)
         before = moment_of(view.before) if view.before else None
         found = await self._tasks.occurrences(environment.id, view.name, before=before, limit=OCCURRENCES_SHOWN + 1)
@@ -186,7 +184,7 @@ class TaskReader:
         }
 
     async def _occurrence(self, environment: Environment, view: View) -> Fragments:
-        now = self._clock.now()
+        now = await self._tasks.now()
         newest, past = await self._tasks.occurrence(environment.id, view.name, moment_of(view.at))
         all_times = [Times.of(newest), *(Times.of_past(one, newest.picked_at) for one in past)]
         axis = Axis.over(all_times, self._promise_seconds, now)

@@ -113,7 +113,7 @@ class Expression:
         return days
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)
 def expression_of(text: str) -> Expression:
     """Parse an expression of five fields or an alias; `InvalidInput` names `schedule.cron` and what is wrong."""
     if len(text) > LONGEST_EXPRESSION:

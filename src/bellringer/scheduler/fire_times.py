@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from bellringer.kernel.errors import InvalidInput
@@ -137,7 +136,7 @@ def fire_times_of(schedule: Schedule, *, created_at: datetime) -> FireTimes:
             raise InvalidInput("a delay is between 0 seconds and 10 years", field="schedule.delay_seconds")
         return Once(created_at + timedelta(seconds=schedule.delay_seconds))
     if schedule.cron is not None:
-        return _cron(schedule.cron, schedule.time_zone)
+        return Cron(expression_of(schedule.cron), zone_of(schedule.time_zone))
     if schedule.every_seconds is not None:
         every = _interval(schedule.every_seconds)
         start = schedule.starting_at
@@ -169,8 +168,3 @@ def _interval(seconds: float) -> timedelta:
     if every % timedelta(milliseconds=1):
         raise InvalidInput("an interval is a whole number of milliseconds", field="schedule.every_seconds")
     return every
-
-
-@lru_cache(maxsize=16_384)
-def _cron(expression: str, zone: str) -> Cron:
-    return Cron(expression_of(expression), zone_of(zone))

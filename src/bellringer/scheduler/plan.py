@@ -9,7 +9,7 @@ from itertools import chain, islice, takewhile
 import msgspec
 
 from bellringer.scheduler.fire_times import FireTimes
-from bellringer.scheduler.model import LONGEST_DELAY_SECONDS, Misfire, MisfirePolicy
+from bellringer.scheduler.model import Misfire, MisfirePolicy
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ def _threshold(
         case Misfire.ALL:
             return _last(fire_times, first, missed_before, misfire.limit)
         case Misfire.WINDOW:
-            window = timedelta(seconds=min(misfire.window_seconds, LONGEST_DELAY_SECONDS))
+            window = timedelta(seconds=misfire.window_seconds)
             return min(now - window, missed_before)
 
 

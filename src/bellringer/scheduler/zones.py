@@ -32,6 +32,7 @@ class Stretch(NamedTuple):
     reached: int
 
 
+@lru_cache(maxsize=1024)
 def zone_of(name: str) -> ZoneInfo:
     """The zone of that name in the IANA database; `InvalidInput` names `schedule.time_zone` when there is none."""
     if name not in _names():

@@ -165,7 +165,7 @@ async def test_it_looks_ahead_every_minute_and_earlier_when_runs_wait(
     assert len(await rounds(database)) == 1
     async with database.connection() as connection:
         tasks = await insert_tasks(connection, environment.id, "late", in_seconds=900)
-        await insert_occurrences(connection, tasks, in_seconds=-15)
+        await insert_occurrences(connection, tasks, in_seconds=-15, stage=1)
     await service.run_once()
     assert len(await rounds(database)) == 2
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -67,15 +68,20 @@ async def test_tasks_and_picked_occurrences_of_the_look_ahead_are_due(
     assert await store.oldest_wait_seconds(connection) == 0
 
 
-async def test_what_is_due_and_has_not_started_waits(connection: Connection, environment: Environment) -> None:
+async def test_what_is_overdue_is_due_now_and_what_was_handed_out_waits_for_executors(
+    connection: Connection, environment: Environment
+) -> None:
     tasks = await insert_tasks(connection, environment.id, "task", in_seconds=900, copies=5)
-    await insert_occurrences(connection, tasks[:3], in_seconds=-40)
-    await insert_occurrences(connection, tasks[3:], in_seconds=-20, stage=1)
+    await insert_occurrences(connection, tasks[:3], in_seconds=-90)
+    assert (await standing(connection)).waiting == 0
+    assert await store.oldest_wait_seconds(connection) == 0
+    await insert_occurrences(connection, tasks[3:], in_seconds=-40, stage=1)
     found = await standing(connection)
-    assert found.waiting == 5
+    assert found.waiting == 2
     assert 40 <= found.oldest_wait_seconds <= 60
     assert 40 <= await store.oldest_wait_seconds(connection) <= 60
     assert {due.second for due in found.dues} == {-1}
+    assert sum(due.tasks for due in found.dues) == 5
 
 
 async def test_a_task_that_no_picker_has_planned_is_not_counted(
@@ -191,11 +197,13 @@ async def test_a_second_of_which_nothing_was_drawn_is_like_the_others(
 async def test_executors_that_were_seen_lately_count(connection: Connection) -> None:
     await connection.execute(
         "INSERT INTO bellringer.executors (id, host, process, concurrency, running, seen_at) VALUES "
-        "(gen_random_uuid(), 'a', 1, 10, 4, clock_timestamp()), (gen_random_uuid(), 'b', 2, 10, 3, clock_timestamp()), "
-        "(gen_random_uuid(), 'c', 3, 10, 9, clock_timestamp() - interval '1 minute')"
+        "(gen_random_uuid(), $1, 1, 10, 4, clock_timestamp()), (gen_random_uuid(), $1, 2, 10, 0, clock_timestamp()), "
+        "(gen_random_uuid(), 'b', 3, 10, 3, clock_timestamp()), "
+        "(gen_random_uuid(), $1, 4, 10, 9, clock_timestamp() - interval '1 minute')",
+        socket.gethostname(),
     )
     found = await standing(connection)
-    assert (found.executors, found.running) == (2, 7)
+    assert (found.executors, found.running, found.busy) == (3, 7, {1})
 
 
 async def test_rounds_are_kept_and_forgotten_in_their_order(connection: Connection) -> None:

@@ -150,7 +150,7 @@ def _recurring_schedule(random: Random) -> records.Schedule:
 
 
 def _one_time_schedule(random: Random) -> records.Schedule:
-    length = random.randrange(2 * SECOND, 25 * SECOND)
+    length = random.randrange(2 * SECOND, 15 * SECOND)
     return Delay(length=length) if random.random() < 0.5 else Once(at=length + 2 * SECOND)
 
 

@@ -99,7 +99,7 @@ def run_under_fire(
         driving = _Driving(postgres.url, list(plan(size, random)))
         faults = Faults(postgres, pickers, executors, random)
         driving.start()
-        while not (faults.round_is_over and faults.struck and driving.has_ended()):
+        while not (driving.has_ended() and faults.have_all_struck):
             _wait(random.uniform(*pause_seconds), faults)
             tell(faults.strike())
         faults.mend(everything=True)

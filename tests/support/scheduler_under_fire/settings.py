@@ -16,9 +16,9 @@ LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 """Sets the clock of a process apart. Of Debian's package libfaketime."""
 
 SCHEDULER = SchedulerConfig(
-    pick_ahead_seconds=15,
+    pick_ahead_seconds=8,
     dispatch_ahead_seconds=3,
-    start_promise_seconds=10,
+    start_promise_seconds=8,
     visibility_timeout_seconds=8,
     executor_lost_seconds=6,
     concurrency=40,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Collection
 
 from bellringer.kernel.database import Database
 from bellringer.kernel.lease import Lease
@@ -86,7 +87,7 @@ class Orchestrator(Loop):
             config,
         )
         if problem is None:
-            problem = await self._order(decision, known, is_asked=current is not None)
+            problem = await self._order(decision, known, standing.busy, is_asked=current is not None)
         self._tell(decision, known, problem)
         async with self._database.connection() as connection:
             await store.record(connection, standing, self._driver.name, known, decision, problem)
@@ -97,7 +98,7 @@ class Orchestrator(Loop):
         seconds = self._config.look_ahead_seconds
         return demand(loads(standing.dues, standing.now, seconds), seconds, self._config.window_seconds)
 
-    async def _order(self, decision: Decision, current: int, *, is_asked: bool) -> str | None:
+    async def _order(self, decision: Decision, current: int, busy: Collection[int], *, is_asked: bool) -> str | None:
         """Ask the driver for what was decided; return what went wrong, if anything did.
 
         A driver that cannot be asked how many there are is told at the start too: it may have forgotten.
@@ -105,7 +106,7 @@ class Orchestrator(Loop):
         if decision.desired == current and (is_asked or self._has_told):
             return None
         try:
-            await self._driver.scale_to(decision.desired, current=current, reason=decision.reason)
+            await self._driver.scale_to(decision.desired, current=current, reason=decision.reason, busy=busy)
         except DriverFailed as error:
             return str(error)
         self._has_told = True

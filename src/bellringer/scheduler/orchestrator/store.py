@@ -6,6 +6,7 @@ their number: the same ones round after round, whatever the order in which they 
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -25,12 +26,13 @@ NOW = "SELECT date_trunc('second', clock_timestamp())"
 # Indexes: tasks_due, occurrences_open.
 COUNT = """
 SELECT true AS is_task, bellringer.whole_seconds_until(next_fire_at, $1) AS second, count(*) AS total,
-    NULL::timestamptz AS first_due_at
+    0 AS dispatched, NULL::timestamptz AS first_due_at
 FROM bellringer.tasks
 WHERE next_fire_at <= $1 + make_interval(secs => $2) AND is_planned
 GROUP BY 2
 UNION ALL
-SELECT false, bellringer.whole_seconds_until(due_at, $1), count(*), min(due_at)
+SELECT false, bellringer.whole_seconds_until(due_at, $1), count(*), count(*) FILTER (WHERE stage = 1),
+    min(due_at) FILTER (WHERE stage = 1)
 FROM bellringer.occurrences
 WHERE stage IN (0, 1) AND due_at <= $1 + make_interval(secs => $2)
 GROUP BY 2
@@ -70,16 +72,17 @@ FROM drawn
 JOIN known USING (subject)
 GROUP BY 1, 2, 3, 4, 5, 6, 7
 """
-# Index: occurrences_open, its first entry of either stage.
+# Of those that were handed to the broker: where pickers are late, more executors are no help.
+# Index: occurrences_open, its first entry of the stage.
 OLDEST_WAIT = """
-SELECT GREATEST(extract(epoch FROM clock_timestamp() - LEAST(
-    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 0),
-    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 1)
-))::float8, 0)
+SELECT GREATEST(extract(epoch FROM clock_timestamp() - min(due_at))::float8, 0)
+FROM bellringer.occurrences
+WHERE stage = 1
 """
 # A row for each executor: few.
 EXECUTORS = """
-SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running
+SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running,
+    COALESCE(array_agg(process) FILTER (WHERE running > 0 AND host = $2), '{}') AS busy
 FROM bellringer.executors
 WHERE seen_at > $1::timestamptz - interval '30 seconds'
 """
@@ -105,7 +108,9 @@ SELECT desired FROM bellringer.scaling_decisions WHERE driver = $1 AND problem I
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to come, and what waits: `dues` of the next seconds from `now`, by the database's clock."""
+    """What is to come: `dues` of the next seconds from `now`, by the database's clock; and how many of them wait for
+    an executor, though they are due. `busy` are the processes of executors of this host that run something.
+    """
 
     now: datetime
     dues: list[Due]
@@ -114,6 +119,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     oldest_wait_seconds: float
     executors: int
     running: int
+    busy: frozenset[int]
 
 
 class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,7 +151,7 @@ async def read_standing(
     }
     strides = [_strides(totals[is_task], look_ahead_seconds, budget) for is_task in (True, False)]
     drawn = await connection.fetch(SAMPLE, *span, *strides)
-    ((executors, running),) = await connection.fetch(EXECUTORS, now)
+    ((executors, running, busy),) = await connection.fetch(EXECUTORS, now, socket.gethostname())
     first_due_at = min((row["first_due_at"] for row in counted if row["first_due_at"] is not None), default=now)
     return Standing(
         now=now,
@@ -155,10 +161,11 @@ async def read_standing(
             for due in _dues([row for row in drawn if row["is_task"] == is_task], seconds, default_seconds)
         ],
         due=sum(row["total"] for row in counted),
-        waiting=totals[False].get(-1, 0),
+        waiting=sum(row["dispatched"] for row in counted if row["second"] == -1),
         oldest_wait_seconds=max(0.0, (now - first_due_at).total_seconds()),
         executors=executors,
         running=running,
+        busy=frozenset(busy),
     )
 
 
@@ -192,7 +199,7 @@ def _dues(rows: Sequence[asyncpg.Record], totals: Mapping[int, int], default_sec
 
 
 async def oldest_wait_seconds(connection: Connection) -> float:
-    """For how long the run has waited that has waited longest; 0 if none waits."""
+    """For how long a run has waited for an executor, the one that has waited longest; 0 if none waits."""
     seconds: float | None = await connection.fetchval(OLDEST_WAIT)
     return seconds or 0.0
 
