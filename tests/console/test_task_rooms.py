@@ -173,6 +173,17 @@ async def test_a_long_history_is_turned_page_by_page(site: Site, database: Datab
     assert "data-live" not in second
 
 
+async def test_what_is_picked_far_ahead_does_not_hide_what_was(
+    site: Site, database: Database, reader: httpx.AsyncClient
+) -> None:
+    task = await site.add_task("tick", every_seconds=1.0)
+    await add_run(database, task.number, FIRE_AT)
+    first = task.created_at + timedelta(seconds=30)
+    for seconds in range(120):
+        await add_run(database, task.number, first + timedelta(seconds=seconds), lag=None, outcome=None)
+    assert "Nov 20, 02:00:00" in await text_at(reader, "/console/tasks/tick")
+
+
 async def test_the_attempts_at_a_fire_time_are_told_one_by_one(
     site: Site, database: Database, reader: httpx.AsyncClient
 ) -> None:

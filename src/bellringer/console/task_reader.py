@@ -36,6 +36,7 @@ TASKS_SHOWN = 25
 OCCURRENCES_SHOWN = 50
 INCIDENTS_SHOWN = 50
 _FIRE_TIMES_SHOWN = 8
+_COMING_SHOWN = 3  # what fires every second is picked two minutes ahead: that is no history
 _LARGEST_ID = 2**63 - 1
 _INCIDENT_KINDS: Mapping[str, tuple[IncidentKind, ...]] = {
     "": (),
@@ -173,11 +174,13 @@ class TaskReader:
     async def _task(self, environment: Environment, view: View) -> Fragments:
         now = await self._tasks.now()
         task = await self._tasks.read(environment.id, view.name)
+        fire_times = list(islice(_fire_times(task, now), _FIRE_TIMES_SHOWN))
         before = moment_of(view.before) if view.before else None
+        if before is None and len(fire_times) > _COMING_SHOWN:
+            before = fire_times[_COMING_SHOWN]
         found = await self._tasks.occurrences(environment.id, view.name, before=before, limit=OCCURRENCES_SHOWN + 1)
         axis = Axis.over([Times.of(one) for one in found[:OCCURRENCES_SHOWN]], self._promise_seconds, now)
         entries = [_entry(one, axis, now) for one in found]
-        fire_times = list(islice(_fire_times(task, now), _FIRE_TIMES_SHOWN))
         return {
             "task-actions": {"task": task},
             "task-state": {
