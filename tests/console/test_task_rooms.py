@@ -210,6 +210,8 @@ async def test_the_attempts_at_a_fire_time_are_told_one_by_one(
         "/console/tasks/report/occurrences/now",
         "/console/tasks/report/else",
         "/console/calendar?at=noon",
+        "/console/calendar?at=9999-12-31T23:59:59Z",
+        "/console/calendar?at=0001-01-01T00:00:00%2B14:00",
         "/console/failures?kind=strange",
         "/console/failures?before=-1",
         "/console/tasks?period=1y",

@@ -17,7 +17,7 @@ from bellringer.console.task_plots import task_plots
 from bellringer.edge.model import Environment
 from bellringer.kernel.errors import NotFound
 from bellringer.scheduler.config import SchedulerConfig
-from bellringer.scheduler.fire_times import fire_times_of
+from bellringer.scheduler.fire_times import FIRST_YEAR, fire_times_of
 from bellringer.scheduler.history_store import ExecutorView
 from bellringer.scheduler.model import (
     Incident,
@@ -31,6 +31,7 @@ from bellringer.scheduler.model import (
 )
 from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
+from bellringer.scheduler.zones import LAST_YEAR
 
 TASKS_SHOWN = 25
 OCCURRENCES_SHOWN = 50
@@ -252,13 +253,13 @@ class _Executors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moment_of(text: str) -> datetime:
-    """A moment from an address. Raises `NotFound`."""
+    """A moment from an address, with its zone. Raises `NotFound`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise NotFound("There is no such moment.") from None
-    if moment.tzinfo is None:
-        raise NotFound("A moment in an address needs its zone: 2026-01-05T10:01:00Z.")
+    if moment.tzinfo is None or not FIRST_YEAR <= moment.year < LAST_YEAR:
+        raise NotFound("There is no such moment: one looks like 2026-01-05T10:01:00Z.")
     return moment.astimezone(UTC)
 
 
