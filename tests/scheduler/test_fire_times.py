@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from importlib import resources
 from io import BytesIO
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -96,6 +98,18 @@ def test_a_day_that_the_calendar_left_out_runs_as_the_next_one_begins() -> None:
         "31 00:00+1400",
         "31 02:30+1400",
     ]
+
+
+DOCUMENTED = re.findall(
+    r"^\| `(.+)` \| (\w+/\w+) \| (\d{4}-\d\d-\d\d \d\d:\d\d) \| (.+) \|$",
+    Path(__file__).parents[2].joinpath("docs", "cron.md").read_text(),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(("cron", "zone", "start", "shown"), DOCUMENTED)
+def test_the_documented_table_is_true(cron: str, zone: str, start: str, shown: str) -> None:
+    assert fire_times(cron, zone, start, len(shown.split(", "))) == shown.split(", ")
 
 
 def test_a_process_that_starts_within_the_repeated_hour_does_not_repeat_what_ran() -> None:
