@@ -58,6 +58,7 @@ async def test_a_function_is_called_that_the_transaction_of_an_order_scheduled(
     url = cluster.url(database_arguments["database"])
     settings = {
         "BELLRINGER_DATABASE_URL": url,
+        "BELLRINGER_API_KEY": "0123456789abcdef",
         "DATABASE_URL": url,
         "BELLRINGER_TASKS": "examples.scheduled_functions:scheduler",
         "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), *sys.path]),

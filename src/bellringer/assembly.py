@@ -188,9 +188,7 @@ async def assemble(
                 scheduler_routes(tasks),
                 notification_routes(notifications, mailbox),
                 scheduler_metrics(samples),
-                console_routes(
-                    keys, broker, moves, notifications, mailbox, tasks, samples, config.scheduler, stopping
-                ),
+                console_routes(keys, broker, moves, notifications, mailbox, tasks, samples, config.scheduler, stopping),
             ],
         )
         http_server = HttpServer(config.edge, app, end_waits=end_waits)

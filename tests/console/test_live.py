@@ -18,11 +18,12 @@ from bellringer.console.fragments import View
 from bellringer.console.live import Feed, Feeds
 from bellringer.console.pages import Pages
 from bellringer.console.snapshot import Snapshot, SnapshotReader
-from bellringer.edge.keys import Keys
 from bellringer.console.task_reader import TaskReader
+from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment
 from bellringer.kernel.clock import Clock, ManualClock
 from bellringer.kernel.errors import NotFound, Unavailable
+from bellringer.scheduler.config import SchedulerConfig
 
 OVERVIEW = View(room="overview")
 
@@ -118,8 +119,8 @@ def counting(site: Site, clock: ManualClock) -> CountingReader:
 
 
 @pytest.fixture
-def task_reader(site: Site, clock: ManualClock) -> TaskReader:
-    return TaskReader(site.tasks, site.samples, SchedulerConfig(), clock)
+def task_reader(site: Site) -> TaskReader:
+    return TaskReader(site.tasks, site.samples, SchedulerConfig())
 
 
 @pytest.fixture
@@ -350,3 +351,58 @@ async def test_the_stream_outlives_trouble(site: Site, api_key: str, monkeypatch
 
 async def _fail(_self: SnapshotReader, _environment: Environment) -> Snapshot:
     raise Unavailable
+
+
+# The rooms of the scheduler
+
+
+async def test_who_looks_at_tasks_alone_costs_no_look_at_the_rest(
+    site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
+) -> None:
+    await site.add_task("report")
+    view = View(room="tasks")
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
+    with feed.look(view):
+        await feed.run_once()
+        assert "report" in text_of(feed.fragments(view)["task-list"])
+        assert counting.reads["production"] == 0
+        with feed.look(OVERVIEW):
+            await feed.run_once()
+            assert counting.reads["production"] == 1
+            assert feed.fragments(OVERVIEW)
+    await feed.run_once()
+    assert feed.fragments(view) == {}
+
+
+async def test_what_takes_long_to_read_is_read_less_often(
+    site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
+) -> None:
+    await site.add_task("first", every_seconds=3600)
+    view = View(room="calendar")
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
+    with feed.look(view):
+        await feed.run_once()
+        before = feed.fragments(view)
+        await site.add_task("second", every_seconds=3600)
+        clock.advance(14)
+        await feed.run_once()
+        assert feed.fragments(view)["calendar"] is before["calendar"]
+        clock.advance(1)
+        await feed.run_once()
+        assert feed.fragments(view)["calendar"] is not before["calendar"]
+
+
+async def test_a_task_that_is_deleted_while_somebody_looks_is_told_so(
+    site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
+) -> None:
+    await site.add_task("report")
+    view = View(room="task", name="report")
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
+    with feed.look(view):
+        await feed.run_once()
+        assert "Run now" in text_of(feed.fragments(view)["task-actions"])
+        await site.tasks.delete(environment.id, "report")
+        clock.advance(1)
+        await feed.run_once()
+        with pytest.raises(NotFound):
+            feed.fragments(view)

@@ -70,7 +70,7 @@ async def test_pages_need_nothing_that_their_policy_forbids(
 async def test_static_files_are_kept_for_ever_under_a_name_that_changes(visitor: httpx.AsyncClient) -> None:
     html = (await visitor.get("/console/login")).text
     urls = [link["href"] for link in tags_of(html, "link")] + [script["src"] for script in tags_of(html, "script")]
-    assert len(urls) == 4
+    assert len(urls) == 5
     for url in urls:
         answer = await visitor.get(url)
         assert answer.status_code == 200

@@ -131,8 +131,8 @@ async def test_every_kind_of_call_is_stored_as_the_api_stores_it(
         made = await tasks.read(home, "it")
         assert made.definition.call == read
         assert await tasks.put(home, "it", task(DAILY, call=read)) == (made, False)
-        await tasks.put(home, "it", task(DAILY, b"1", call=read))
-        await schedule(connection, "it", call, payload=1, cron="0 2 * * *", time_zone="Europe/Berlin")
+        await tasks.put(home, "it", task(DAILY, b'{"a": 1}', call=read))
+        await schedule(connection, "it", call, payload={}, cron="0 2 * * *", time_zone="Europe/Berlin")
     assert (await tasks.read(home, "it")).next_fire_at == made.next_fire_at
 
 

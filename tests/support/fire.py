@@ -47,6 +47,11 @@ class Fire:
         self._next: list[Fault] = []
 
     @property
+    def have_all_struck(self) -> bool:
+        """Whether each fault has struck."""
+        return len(self.struck) == len(self.faults)
+
+    @property
     def round_is_over(self) -> bool:
         """Whether each fault has struck as often as the others."""
         return not self._next
@@ -94,6 +99,11 @@ class Fire:
         """Kill a server, and start it again so much later."""
         self.kill(server)
         self._away[server] = time.monotonic() + seconds
+
+    def terminate(self, server: Server) -> None:
+        """Let a server finish what it does; it is started again when it has ended."""
+        if server.is_running():
+            os.kill(server.process_id, signal.SIGTERM)
 
     def stop(self, process_id: int) -> None:
         """Let a process stand still for a while."""

@@ -76,7 +76,7 @@ class Stage:
     async def change_task(self, task: TaskNumber, **columns: Any) -> None:  # noqa: ANN401 - of each column
         """Change columns of a task's row."""
         changes = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 2))
-        await self.fetch(f"UPDATE bellringer.tasks SET {changes} WHERE number = $1", task, *columns.values())  # noqa: S608
+        await self.fetch(f"UPDATE bellringer.tasks SET {changes} WHERE number = $1", task, *columns.values())
 
     async def task(self, task: TaskNumber) -> asyncpg.Record:
         """The row of a task."""
@@ -105,12 +105,24 @@ class Stage:
         await self.pick(task, fire_at)
         return await self.hand_over(task, fire_at)
 
+    async def several_due(self, task: TaskNumber, number: int) -> list[Dispatch]:
+        """So many occurrences that became due a while ago, a millisecond apart, the latest first."""
+        now = await self.now()
+        fire_ats = [now - timedelta(milliseconds=100 + place) for place in range(number)]
+        await self.pick(task, *fire_ats)
+        return [await self.hand_over(task, fire_at) for fire_at in fire_ats]
+
     async def make_due(self, task: TaskNumber, *, ago: float = 0.0) -> None:
         """Let what a task has picked have become due so many seconds ago."""
         await self.fetch(_MAKE_DUE, task, ago)
 
     async def start(
-        self, *dispatches: Dispatch, executor: UUID = ALICE, held: float = 0.0, ready: float = 0.0, promise: float = 30.0
+        self,
+        *dispatches: Dispatch,
+        executor: UUID = ALICE,
+        held: float = 0.0,
+        ready: float = 0.0,
+        promise: float = 30.0,
     ) -> list[Started]:
         """Let an executor ask to start these, in one batch."""
         requests = [StartRequest(dispatch=one, held_seconds=held, ready_seconds=ready) for one in dispatches]
@@ -132,8 +144,8 @@ class Stage:
 
     async def end(
         self, *dispatches: Dispatch, outcome: Outcome = Outcome.SUCCEEDED, detail: str | None = None
-    ) -> list[bool]:
-        """Let an executor record how these ended; of each, whether it was news."""
+    ) -> list[bool | None]:
+        """Let an executor record how these ended; of each, whether it was news, or None if it must ask again."""
         ends = [AttemptEnd(dispatch=one, outcome=outcome, detail=detail) for one in dispatches]
         async with self.database.connection() as connection:
             return await occurrence_store.end(connection, ends)
@@ -236,7 +248,7 @@ async def executing(
     stage: Stage, caller: Recorder, *, database: Database | None = None, broker: Broker | None = None, **settings: float
 ) -> AsyncIterator[Executor]:
     """An executor at work, to the end of the block; `settings` are of `SchedulerConfig`."""
-    config = msgspec.convert(settings, SchedulerConfig)
+    config = SchedulerConfig(**settings)  # type: ignore[arg-type]
     executor = Executor(database or stage.database, broker or stage.broker, [stage.queue], {"http": caller}, config)
     stopping = asyncio.Event()
     running = asyncio.create_task(executor.run(stopping))
@@ -245,5 +257,3 @@ async def executing(
     finally:
         stopping.set()
         await running
-
-

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
+import msgspec
 from litestar.types import ASGIApp
 
 from bellringer.broker import Broker, Queue
@@ -20,6 +22,7 @@ from bellringer.notifications.channels.model import Outcome
 from bellringer.notifications.digests.loops import DigestCloser, DigestsConfig, Grouper, Joiner
 from bellringer.notifications.model import NewNotification, Submission
 from bellringer.notifications.service import Notifications
+from bellringer.scheduler.model import Call, MessageCall, Schedule, Task, TaskDefinition
 from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
 
@@ -77,6 +80,16 @@ class Site:
         async with self._database.transaction() as connection:
             await self.broker.complete(connection, self._outbound, messages)
         return [UUID(message.body.decode()) for message in messages]
+
+    async def add_task(self, name: str, *, call: Call | None = None, payload: object = None, **when: Any) -> Task:  # noqa: ANN401 - any schedule
+        """Make a task that publishes a message, unless it is to call something else, every hour unless told."""
+        definition = TaskDefinition(
+            schedule=Schedule(**(when or {"every_seconds": 3600.0})),
+            call=call or MessageCall(queue="reports"),
+            payload=msgspec.Raw(msgspec.json.encode(payload)),
+        )
+        task, _ = await self.tasks.create(self.environment.id, name, definition)
+        return task
 
     async def deliver(self) -> None:
         """Let what was published inside transactions, dead letters too, come to its queue."""

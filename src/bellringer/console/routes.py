@@ -79,7 +79,7 @@ def console_routes(
     clock = SystemClock()
     pages = Pages(clock)
     reader = SnapshotReader(broker, moves, notifications, mailbox, clock)
-    task_reader = TaskReader(tasks, samples, scheduler, clock)
+    task_reader = TaskReader(tasks, samples, scheduler)
     sessions = Sessions(keys)
     streamer = Streamer(keys, Feeds(reader, task_reader, pages, clock), stopping)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 
 from bellringer.console.course import SAMPLING, Course
 from bellringer.console.depth import Period
@@ -17,12 +16,13 @@ _PROMPT, _PROMISED = WAIT_BOUNDS_SECONDS.index(1.0) + 1, WAIT_BOUNDS_SECONDS.ind
 Total = Callable[[SchedulerSample], float]
 
 
-def task_plots(
-    samples: Sequence[SchedulerSample], current: SchedulerSample, period: Period, now: datetime
-) -> tuple[Plot, ...]:
-    """Pulled, wait time, time to completion, picker lag and queue depth over a period, and starts by their wait."""
-    buckets = period.buckets(now)
-    course = Course(_complete(samples, current, period, now))
+def task_plots(samples: Sequence[SchedulerSample], current: SchedulerSample, period: Period) -> tuple[Plot, ...]:
+    """Pulled, wait time, time to completion, picker lag and queue depth, and starts by their wait.
+
+    Over a period up to `current`.
+    """
+    buckets = period.buckets(current.at)
+    course = Course(_complete(samples, current, period))
 
     def lines(name: str, unit: str, *series: Series, stacked: bool = False) -> Plot:
         return draw(name, unit, buckets, series, stacked=stacked, label_seconds=period.label_seconds)
@@ -66,12 +66,10 @@ def _depth(sample: SchedulerSample) -> float:
     return sample.queue_depth
 
 
-def _complete(
-    samples: Sequence[SchedulerSample], current: SchedulerSample, period: Period, now: datetime
-) -> list[SchedulerSample]:
+def _complete(samples: Sequence[SchedulerSample], current: SchedulerSample, period: Period) -> list[SchedulerSample]:
     """The samples, from nothing, where they begin within the period, to what is now."""
     known = [sample for sample in samples if sample.at < current.at] + [current]
-    if (now - known[0].at).total_seconds() < period.seconds:
+    if (current.at - known[0].at).total_seconds() < period.seconds:
         known.insert(0, SchedulerSample(at=known[0].at - SAMPLING))
     return known
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from statistics import median
@@ -15,7 +15,6 @@ from bellringer.console.calendar_plot import HOURS, LEVEL_WORDS, begin_of, calen
 from bellringer.console.fragments import View
 from bellringer.console.task_plots import task_plots
 from bellringer.edge.model import Environment
-from bellringer.kernel.clock import Clock
 from bellringer.kernel.errors import NotFound
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.fire_times import fire_times_of
@@ -55,6 +54,13 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     read: Callable[[Environment, View], Awaitable[Fragments]]
 
 
+class ListedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of the list and when it fires next: not when it is picked next, which is later."""
+
+    task: Task
+    next_fire_at: datetime | None
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt at a fire time, with its drawing."""
 
@@ -85,14 +91,13 @@ class Punctuality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskReader:
-    """Reads what views show."""
+    """Reads what views show, by the clock of the database."""
 
-    def __init__(self, tasks: Tasks, samples: Samples, config: SchedulerConfig, clock: Clock) -> None:
+    def __init__(self, tasks: Tasks, samples: Samples, config: SchedulerConfig) -> None:
         self._tasks = tasks
         self._samples = samples
         self._promise_seconds = config.start_promise_seconds
         self._executor_lost = timedelta(seconds=config.executor_lost_seconds)
-        self._clock = clock
         self._readings: Mapping[str, Sequence[Reading]] = {
             "tasks": (
                 Reading(seconds=1, read=self._list),
@@ -125,7 +130,11 @@ class TaskReader:
             after=view.after,
             limit=TASKS_SHOWN,
         )
-        return {"task-list": {"page": page, "view": view, "states": list(TaskState)}}
+        now = await self._tasks.now()
+        listed = [ListedTask(task=task, next_fire_at=next(_fire_times(task, now), None)) for task in page.tasks]
+        return {
+            "task-list": {"listed": listed, "next_page": page.next, "view": view, "states": list(TaskState)},
+        }
 
     async def _figures(self, environment: Environment, _view: View) -> Fragments:
         figures = (await self._samples.figures([environment.id]))[environment.id]
@@ -142,11 +151,11 @@ class TaskReader:
     async def _plots(self, environment: Environment, view: View) -> Fragments:
         samples = await self._samples.over(environment.id, view.period.seconds)
         current = (await self._samples.now([environment.id]))[environment.id]
-        plots = task_plots(samples, current, view.period, self._clock.now())
+        plots = task_plots(samples, current, view.period)
         return {"task-plots": {"plots": plots, "view": view}}
 
     async def _calendar(self, environment: Environment, view: View) -> Fragments:
-        now = self._clock.now()
+        now = await self._tasks.now()
         loads = await self._tasks.calendar(environment.id, begin_of(now), HOURS)
         opened = moment_of(view.at).replace(second=0, microsecond=0) if view.at else None
         begin = begin_of(now) if opened is None else opened.replace(minute=0)
@@ -162,20 +171,21 @@ class TaskReader:
         }
 
     async def _task(self, environment: Environment, view: View) -> Fragments:
-        now = self._clock.now()
+        now = await self._tasks.now()
         task = await self._tasks.read(environment.id, view.name)
         before = moment_of(view.before) if view.before else None
         found = await self._tasks.occurrences(environment.id, view.name, before=before, limit=OCCURRENCES_SHOWN + 1)
         axis = Axis.over([Times.of(one) for one in found[:OCCURRENCES_SHOWN]], self._promise_seconds, now)
         entries = [_entry(one, axis, now) for one in found]
+        fire_times = list(islice(_fire_times(task, now), _FIRE_TIMES_SHOWN))
         return {
             "task-actions": {"task": task},
             "task-state": {
                 "task": task,
                 "punctuality": _punctuality(found, self._promise_seconds),
-                "newest": found[0] if found else None,
+                "fire_times": fire_times,
             },
-            "task-next": {"task": task, "fire_times": _fire_times(task)},
+            "task-next": {"task": task, "fire_times": fire_times},
             "task-history": {
                 "task": task,
                 "axis": axis,
@@ -186,7 +196,7 @@ class TaskReader:
         }
 
     async def _occurrence(self, environment: Environment, view: View) -> Fragments:
-        now = self._clock.now()
+        now = await self._tasks.now()
         newest, past = await self._tasks.occurrence(environment.id, view.name, moment_of(view.at))
         all_times = [Times.of(newest), *(Times.of_past(one, newest.picked_at) for one in past)]
         axis = Axis.over(all_times, self._promise_seconds, now)
@@ -262,12 +272,13 @@ def _id_of(text: str) -> int:
     return int(text)
 
 
-def _fire_times(task: Task) -> list[datetime]:
-    """The next ones."""
-    if task.next_fire_at is None:
-        return []
-    later = fire_times_of(task.definition.schedule, created_at=task.created_at).upcoming(task.next_fire_at)
-    return [task.next_fire_at, *islice(later, _FIRE_TIMES_SHOWN - 1)]
+def _fire_times(task: Task, now: datetime) -> Iterator[datetime]:
+    """The fire times to come, those too that are picked already; first the one that is overdue, if pickers are."""
+    if task.state is not TaskState.ACTIVE:
+        return
+    if task.next_fire_at is not None and task.next_fire_at <= now:
+        yield task.next_fire_at
+    yield from fire_times_of(task.definition.schedule, created_at=task.created_at).upcoming(now)
 
 
 def _punctuality(occurrences: Sequence[Occurrence], promise_seconds: float) -> Punctuality:

@@ -14,36 +14,33 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 
 from bellringer.broker import Broker, Message, Queue, ReceiptNotHeld
 from bellringer.kernel.backoff import Backoff
-from bellringer.kernel.batcher import MicroBatcher
 from bellringer.kernel.database import Database
-from bellringer.kernel.errors import BellringerError, Unavailable
+from bellringer.kernel.errors import BellringerError, Overloaded, Unavailable
 from bellringer.kernel.ids import uuid7
 from bellringer.kernel.logs import get_logger
 from bellringer.scheduler import executor_store, occurrence_store
-from bellringer.scheduler.caller import Caller, Effect
+from bellringer.scheduler.caller import Caller
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.database_clock import DatabaseClock
 from bellringer.scheduler.durations import Durations
 from bellringer.scheduler.model import Outcome, kind_of
 from bellringer.scheduler.occurrence_store import AttemptEnd, Dispatch, Started, StartRequest
-from bellringer.scheduler.run import Run, read_invocation
-
-T = TypeVar("T")
+from bellringer.scheduler.records import Records, insist
+from bellringer.scheduler.run import GRACE_SECONDS, Run, read_invocation
 
 _MOST_HELD = 10_000
 _CLAIM_LIMIT = 500
 _CLAIM_WAIT_SECONDS = 1.0
-_HEARTBEAT_SECONDS = 3.0
 _LOOK_FOR_CANCELLED_SECONDS = 1.0
 _ELSEWHERE_SECONDS = 10.0
 _FINISH_SECONDS = 10.0
+_END_SECONDS = GRACE_SECONDS + 2.0
 
 _log = get_logger(__name__)
 _decode = msgspec.json.Decoder(Dispatch).decode
@@ -52,7 +49,7 @@ _decode = msgspec.json.Decoder(Dispatch).decode
 class _Held:
     """An occurrence that this executor has, with the message that brought it; times are the event loop's."""
 
-    __slots__ = ("claimed_at", "dispatch", "due_at", "message", "queue", "ready_at", "run")
+    __slots__ = ("claimed_at", "dispatch", "due_at", "is_unanswered", "message", "queue", "ready_at", "run")
 
     def __init__(self, queue: Queue, message: Message, dispatch: Dispatch, claimed_at: float, due_at: float) -> None:
         self.queue = queue
@@ -61,6 +58,7 @@ class _Held:
         self.claimed_at = claimed_at
         self.due_at = due_at
         self.ready_at = due_at
+        self.is_unanswered = False
         self.run: Run | None = None
 
 
@@ -91,9 +89,8 @@ class Executor:
         self._environment_id = environment_id
         self._clock = DatabaseClock(database)
         self._durations = Durations(database)
-        self._starts = MicroBatcher[StartRequest, Started]("start", self._write_starts)
-        self._ends = MicroBatcher[AttemptEnd, bool]("end", self._write_ends)
-        self._here: set[_Held] = set()
+        self._records = Records(database, self.id, config)
+        self._here: dict[Dispatch, _Held] = {}
         self._waiting: list[tuple[float, int, _Held]] = []
         self._order = itertools.count()
         self._ready: deque[_Held] = deque()
@@ -102,76 +99,105 @@ class Executor:
         self._timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._backoff = Backoff(first_seconds=0.2, cap_seconds=5.0)
+        self._is_stopping = False
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Work until `stopping` is set; then give back what has not started, and let what runs end in its time."""
-        await self._insist(self._beat)
-        workers = [
-            *(asyncio.create_task(self._claim_on(queue)) for queue in self._queues),
-            asyncio.create_task(self._repeat(self._beat, _HEARTBEAT_SECONDS)),
+        await insist(self._sign_on)
+        claiming = [asyncio.create_task(self._claim_on(queue)) for queue in self._queues]
+        rounds = [
+            asyncio.create_task(self._repeat(self._beat, self._config.executor_lost_seconds / 6)),
             asyncio.create_task(self._repeat(self._keep_hold, self._config.visibility_timeout_seconds / 4)),
             asyncio.create_task(self._repeat(self._look_for_cancelled, _LOOK_FOR_CANCELLED_SECONDS)),
         ]
-        await stopping.wait()
-        for worker in workers[: len(self._queues)]:
-            worker.cancel()
-        await self._finish()
-        for worker in workers:
-            worker.cancel()
-        await asyncio.wait(workers)
+        try:
+            await stopping.wait()
+            self._is_stopping = True
+            for task in claiming:
+                task.cancel()
+            await self._finish()
+        finally:
+            remaining = [*claiming, *rounds, *self._tasks]
+            for task in remaining:
+                task.cancel()
+        await asyncio.wait(remaining)
         await self._leave()
+
+    def standing(self) -> tuple[int, int]:
+        """How many occurrences it starts or runs, and how many others it has."""
+        return len(self._running), len(self._here) - len(self._running)
 
     # From the queue to the moment
 
     async def _claim_on(self, queue: Queue) -> None:
         failures = 0
-        while True:
-            room = self._capacity() - len(self._here)
-            if room <= 0:
-                self._room.clear()
-                await self._room.wait()
-                continue
+        while not self._is_stopping:
             try:
-                messages = await self._broker.claim(
-                    queue,
-                    min(room, _CLAIM_LIMIT),
-                    visibility_timeout_seconds=self._config.visibility_timeout_seconds,
-                    wait_seconds=_CLAIM_WAIT_SECONDS,
-                )
+                await self._claim_some(queue)
                 failures = 0
-            except BellringerError as error:
+            except Exception as error:  # noqa: BLE001 - whatever became of this claim, there are others
                 failures += 1
-                _log.warning("could not claim", queue=queue.name, error=repr(error))
+                is_news = failures == 1 and not isinstance(error, Unavailable)
+                _log.warning("could not claim", queue=queue.name, error=repr(error), exc_info=is_news)
                 await asyncio.sleep(self._backoff.wait_seconds(failures))
-                continue
-            self._hold(queue, messages)
+
+    async def _claim_some(self, queue: Queue) -> None:
+        room = self._capacity() - len(self._here)
+        if room <= 0:
+            self._room.clear()
+            await self._room.wait()
+            return
+        messages = await self._broker.claim(
+            queue,
+            min(room, _CLAIM_LIMIT),
+            visibility_timeout_seconds=self._config.visibility_timeout_seconds,
+            wait_seconds=_CLAIM_WAIT_SECONDS,
+        )
+        if unreadable := self._hold(queue, messages):
+            _log.error("messages that name no occurrence", queue=queue.name, first=unreadable[0].body[:200])
+            await self._broker.acknowledge_each(queue, [message.receipt_handle for message in unreadable])
 
     def _capacity(self) -> int:
         """How many to have here: slots, and in seconds ahead as many more as they can start."""
         rounds = self._config.dispatch_ahead_seconds / self._durations.typical_seconds
         return min(_MOST_HELD, max(self._config.concurrency, int(self._config.concurrency * rounds)))
 
-    def _hold(self, queue: Queue, messages: Sequence[Message]) -> None:
+    def _hold(self, queue: Queue, messages: Sequence[Message]) -> list[Message]:
+        """Keep occurrences to their moment; return the messages that cannot be read."""
+        unreadable = []
         now = asyncio.get_running_loop().time()
         for message in messages:
-            dispatch = _decode(message.body)
+            try:
+                dispatch = _decode(message.body)
+            except msgspec.MsgspecError:
+                unreadable.append(message)
+                continue
+            if known := self._here.get(dispatch):
+                known.message = message  # the hold was lost, and the message came back to where it had been
+                continue
             held = _Held(queue, message, dispatch, now, self._clock.loop_time(dispatch.due_at))
-            self._here.add(held)
+            self._here[dispatch] = held
             heapq.heappush(self._waiting, (held.due_at, next(self._order), held))
         self._pump()
+        return unreadable
+
+    def _is_here(self, held: _Held) -> bool:
+        return self._here.get(held.dispatch) is held
 
     def _pump(self) -> None:
         """Start what is due, as far as there are slots, and see to it that the next of them wakes us."""
+        if self._is_stopping:
+            return
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self._waiting and self._waiting[0][0] <= now:
             held = heapq.heappop(self._waiting)[2]
-            if held in self._here:
+            if self._is_here(held):
                 held.ready_at = now
                 self._ready.append(held)
         while self._ready and len(self._running) < self._config.concurrency:
             held = self._ready.popleft()
-            if held in self._here:
+            if self._is_here(held):
                 held.ready_at = now
                 self._running.add(held)
                 task = asyncio.create_task(self._go(held))
@@ -189,14 +215,22 @@ class Executor:
         """Start an occurrence, run it, record its end, acknowledge its message."""
         try:
             started = await self._start(held)
-            if started.verdict == "early":
-                self._wait_again(held, started.wait_seconds or 0.0)
-                return
-            if started.verdict == "elsewhere":
-                await self._hand_back([held], _ELSEWHERE_SECONDS)
-                return
-            if started.verdict == "run":
-                await self._run(held, started)
+            match started.verdict:
+                case "wait" if self._is_stopping:
+                    await self._hand_back([held], 0.0)
+                    return
+                case "wait":
+                    self._wait_again(held, started.wait_seconds or 0.0)
+                    return
+                case "elsewhere":
+                    await self._hand_back([held], _ELSEWHERE_SECONDS)
+                    return
+                case "run":
+                    await self._run(held, started)
+                case "here" if held.is_unanswered:  # nobody heard that it may run, so nobody ran it
+                    await self._run(held, started)
+                case "here":
+                    await self._end(held, Outcome.CRASHED, "its executor lost it")
             await self._acknowledge(held)
         except Exception as error:  # noqa: BLE001 - the message comes back, and what became of it is found out then
             _log.warning("lost an occurrence", task=held.dispatch.task, error=repr(error), exc_info=error)
@@ -205,10 +239,20 @@ class Executor:
             self._free(held)
 
     async def _start(self, held: _Held) -> Started:
-        now = asyncio.get_running_loop().time()
-        return await self._starts.submit(
-            StartRequest(dispatch=held.dispatch, held_seconds=now - held.claimed_at, ready_seconds=now - held.ready_at)
-        )
+        failures = 0
+        while True:
+            now = asyncio.get_running_loop().time()
+            request = StartRequest(
+                dispatch=held.dispatch, held_seconds=now - held.claimed_at, ready_seconds=now - held.ready_at
+            )
+            try:
+                return await self._records.start(request)
+            except Unavailable as error:
+                held.is_unanswered |= not isinstance(error, Overloaded)
+                if self._is_stopping:
+                    raise
+                failures += 1
+                await asyncio.sleep(self._backoff.wait_seconds(failures))
 
     async def _run(self, held: _Held, started: Started) -> None:
         began = time.perf_counter()
@@ -223,8 +267,9 @@ class Executor:
         self._free(held)
         self._durations.add(invocation, started, time.perf_counter() - began)
         if held.run.effect is not None and outcome is Outcome.SUCCEEDED:
+            ended = AttemptEnd(dispatch=held.dispatch, outcome=outcome, detail=detail)
             try:
-                await self._end_with_effect(held, held.run.effect)
+                self._check(held, await self._records.end_with(held.run.effect, ended))
             except Exception as error:  # noqa: BLE001 - a failure of this run
                 outcome, detail = held.run.failure(error)
             else:
@@ -232,49 +277,13 @@ class Executor:
         await self._end(held, outcome, detail)
 
     async def _end(self, held: _Held, outcome: Outcome, detail: str | None) -> None:
-        """Record an end. Another record that came before it stays: this attempt was given up for dead."""
         ended = AttemptEnd(dispatch=held.dispatch, outcome=outcome, detail=detail)
-        if not await self._insist(lambda: self._ends.submit(ended)):
+        self._check(held, await self._records.end(ended))
+
+    def _check(self, held: _Held, is_news: bool) -> None:  # noqa: FBT001 - private
+        """Another record that came before it stays: this attempt was given up for dead."""
+        if not is_news:
             _log.warning("an end came too late", task=held.dispatch.task, fire_at=str(held.dispatch.fire_at))
-
-    async def _end_with_effect(self, held: _Held, effect: Effect) -> None:
-        """Record a success and do what goes along with it, both or neither."""
-        ended = AttemptEnd(dispatch=held.dispatch, outcome=Outcome.SUCCEEDED, detail=None)
-
-        async def commit() -> None:
-            async with self._database.transaction() as connection:
-                if (await occurrence_store.end(connection, [ended]))[0]:
-                    await effect.apply(connection)
-            effect.committed()
-
-        await self._insist(commit)
-
-    async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something with the database, as often as it takes: what ran must not look as if it had crashed."""
-        failures = 0
-        while True:
-            try:
-                return await work()
-            except Unavailable as error:
-                failures += 1
-                _log.warning("the database did not take it", error=repr(error))
-                await asyncio.sleep(self._backoff.wait_seconds(failures))
-
-    async def _write_starts(self, requests: Sequence[StartRequest]) -> list[Started | Exception]:
-        async with self._database.connection() as connection:
-            return [
-                *await occurrence_store.start(
-                    connection,
-                    self.id,
-                    requests,
-                    promise_seconds=self._config.start_promise_seconds,
-                    lost_seconds=self._config.executor_lost_seconds,
-                )
-            ]
-
-    async def _write_ends(self, ends: Sequence[AttemptEnd]) -> list[bool | Exception]:
-        async with self._database.connection() as connection:
-            return [*await occurrence_store.end(connection, ends)]
 
     # Giving back
 
@@ -304,14 +313,15 @@ class Executor:
             self._pump()
 
     def _drop(self, held: _Held) -> None:
-        self._here.discard(held)
-        self._room.set()
+        if self._is_here(held):
+            del self._here[held.dispatch]
+            self._room.set()
 
     async def _finish(self) -> None:
         """Give back what has not started; wait for what has, and end what takes too long."""
         if self._timer is not None:
             self._timer.cancel()
-        unstarted = [held for held in self._here if held not in self._running and held.run is None]
+        unstarted = [held for held in self._here.values() if held not in self._running and held.run is None]
         try:
             await self._hand_back(unstarted, 0.0)
         except BellringerError as error:
@@ -324,7 +334,7 @@ class Executor:
             if held.run is not None:
                 held.run.stop()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_FINISH_SECONDS / 2)
+            await asyncio.wait(self._tasks, timeout=_END_SECONDS)
 
     # What is done every few seconds
 
@@ -336,17 +346,22 @@ class Executor:
             except Exception as error:  # noqa: BLE001 - what could not be done now is done the next time
                 _log.warning("could not do the rounds", error=repr(error))
 
+    async def _sign_on(self) -> bool:
+        await self._beat()
+        return True
+
     async def _beat(self) -> None:
         """Show that this executor lives; read the database's clock."""
         await self._clock.synchronise()
+        running, held = self.standing()
         async with self._database.connection() as connection:
             await executor_store.beat(
                 connection,
                 self.id,
                 concurrency=self._config.concurrency,
                 environment_id=self._environment_id,
-                running=len(self._running),
-                held=len(self._here) - len(self._running),
+                running=running,
+                held=held,
             )
         await self._durations.write()
 
@@ -355,7 +370,7 @@ class Executor:
         timeout = self._config.visibility_timeout_seconds
         old = asyncio.get_running_loop().time() - timeout / 4
         for queue in self._queues:
-            mine = [held for held in self._here if held.queue is queue and held.claimed_at <= old]
+            mine = [held for held in self._here.values() if held.queue is queue and held.claimed_at <= old]
             for some in _batches(mine):
                 changes = [(held.message.receipt_handle, timeout) for held in some]
                 for held, is_held in zip(some, await self._broker.change_visibility(queue, changes), strict=True):

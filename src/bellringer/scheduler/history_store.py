@@ -140,7 +140,7 @@ async def list_incidents(
     limit: int,
 ) -> list[Incident]:
     """Incidents, the newest first; `unresolved` are failures that nobody tried again."""
-    arguments = (environment_id, _LARGEST_ID if before is None else before, limit)
+    arguments = (environment_id, _LARGEST_ID if before is None else max(0, min(before, _LARGEST_ID)), limit)
     if unresolved:
         rows = await connection.fetch(LIST_UNRESOLVED_INCIDENTS, *arguments, sorted(set(kinds)))
     elif kinds:

@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from bellringer.kernel.database import Connection
-from bellringer.scheduler.model import Misfire, MisfirePolicy, Outcome, Schedule, TaskNumber
+from bellringer.scheduler.model import Instant, Misfire, MisfirePolicy, Outcome, Schedule, TaskNumber
 
 # Index: tasks_due.
 DUE_TASKS = """
@@ -40,7 +40,7 @@ RETURNING task.queue, occurrence.task, occurrence.fire_at, occurrence.attempt, o
     occurrence.due_at
 """
 START = "SELECT * FROM bellringer.start_occurrences($1, $2, $3, $4, $5, $6, $7, $8, $9)"
-END = "SELECT place FROM bellringer.end_attempts($1, $2, $3, $4, $5)"
+END = "SELECT place, is_recorded FROM bellringer.end_attempts($1, $2, $3, $4, $5)"
 # Index: occurrences_pkey.
 CANCELLED = """
 SELECT place
@@ -82,10 +82,10 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """
 
     task: TaskNumber
-    fire_at: datetime
+    fire_at: Instant
     attempt: int
-    dispatched_at: datetime
-    due_at: datetime
+    dispatched_at: Instant
+    due_at: Instant
 
 
 class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +97,12 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done with a dispatch; the definition where it is to be run."""
+    """What is to be done with a dispatch: run it; wait for so long and ask again; nothing: it is over, or runs elsewhere.
 
-    verdict: Literal["run", "early", "elsewhere", "gone"]
+    Or it is `here`: recorded as started by who asks. With the definition, if it is to be run or is here.
+    """
+
+    verdict: Literal["run", "wait", "here", "elsewhere", "gone"]
     wait_seconds: float | None = None
     environment_id: UUID | None = None
     name: str = ""
@@ -203,8 +206,8 @@ async def start(
     return answers
 
 
-async def end(connection: Connection, ends: Sequence[AttemptEnd]) -> list[bool]:
-    """Record how attempts ended; say of each whether that was news."""
+async def end(connection: Connection, ends: Sequence[AttemptEnd]) -> list[bool | None]:
+    """Record how attempts ended; say of each whether that was news, or None: its task is locked, so ask again."""
     rows = await connection.fetch(
         END,
         [end.dispatch.task for end in ends],
@@ -213,8 +216,8 @@ async def end(connection: Connection, ends: Sequence[AttemptEnd]) -> list[bool]:
         [end.outcome for end in ends],
         [end.detail for end in ends],
     )
-    recorded = {row["place"] for row in rows}
-    return [place in recorded for place in range(1, len(ends) + 1)]
+    recorded = {row["place"]: True if row["is_recorded"] else None for row in rows}
+    return [recorded.get(place, False) for place in range(1, len(ends) + 1)]
 
 
 async def cancelled(connection: Connection, dispatches: Sequence[Dispatch]) -> list[Dispatch]:

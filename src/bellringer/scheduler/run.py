@@ -12,7 +12,9 @@ from bellringer.scheduler.caller import Caller, Effect
 from bellringer.scheduler.model import Call, CallFailed, Invocation, Outcome
 from bellringer.scheduler.occurrence_store import Dispatch, Started
 
-_GRACE_SECONDS = 5.0
+GRACE_SECONDS = 5.0
+"""How long a call has to end once it was cancelled."""
+
 _MOST_CHARACTERS = 4000
 
 _log = get_logger(__name__)
@@ -41,11 +43,14 @@ class Run:
         timer = loop.call_later(limit, self._ask, Outcome.TIMED_OUT, f"it took longer than its {limit:g} s")
         try:
             await self._over
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
         finally:
             timer.cancel()
         if not task.done():
             task.cancel()
-            await asyncio.wait([task], timeout=_GRACE_SECONDS)
+            await asyncio.wait([task], timeout=GRACE_SECONDS)
             if not task.done():
                 _log.error("a call goes on after it was cancelled", task=self._invocation.task)
         return self._ended_for or self._result(task)
@@ -60,9 +65,9 @@ class Run:
 
     def failure(self, error: BaseException) -> tuple[Outcome, str]:
         """An error as an outcome, in text that the database takes."""
-        text = str(error) if isinstance(error, CallFailed) else f"{type(error).__name__}: {error}"
+        text = _text(error) if isinstance(error, CallFailed) else f"{type(error).__name__}: {_text(error)}"
         if not isinstance(error, CallFailed | Unavailable):
-            _log.warning("a call failed", task=self._invocation.task, error=repr(error), exc_info=error)
+            _log.warning("a call failed", task=self._invocation.task, error=text, exc_info=error)
         return Outcome.FAILED, text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode().replace("\x00", "�")
 
     async def _call(self) -> None:
@@ -82,6 +87,13 @@ class Run:
             return Outcome.FAILED, "it was cancelled from within"
         error = task.exception()
         return (Outcome.SUCCEEDED, None) if error is None else self.failure(error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - errors are what people write, too
+        return "it cannot say what it is"
 
 
 def read_invocation(dispatch: Dispatch, started: Started) -> Invocation:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from tests.support.accesses import accesses_of
 from tests.support.plans import MODES, PlanMode
 from tests.support.postgres import Cluster
+from tests.support.scaling_decisions import scaling_decisions
 from tests.support.scheduler_tasks import HOOK, insert_durations, insert_occurrences, insert_tasks
 
 from bellringer.edge.model import Environment
@@ -67,15 +70,20 @@ async def test_tasks_and_picked_occurrences_of_the_look_ahead_are_due(
     assert await store.oldest_wait_seconds(connection) == 0
 
 
-async def test_what_is_due_and_has_not_started_waits(connection: Connection, environment: Environment) -> None:
+async def test_what_is_overdue_is_due_now_and_what_was_handed_out_waits_for_executors(
+    connection: Connection, environment: Environment
+) -> None:
     tasks = await insert_tasks(connection, environment.id, "task", in_seconds=900, copies=5)
-    await insert_occurrences(connection, tasks[:3], in_seconds=-40)
-    await insert_occurrences(connection, tasks[3:], in_seconds=-20, stage=1)
+    await insert_occurrences(connection, tasks[:3], in_seconds=-90)
+    assert (await standing(connection)).waiting == 0
+    assert await store.oldest_wait_seconds(connection) == 0
+    await insert_occurrences(connection, tasks[3:], in_seconds=-40, stage=1)
     found = await standing(connection)
-    assert found.waiting == 5
+    assert found.waiting == 2
     assert 40 <= found.oldest_wait_seconds <= 60
     assert 40 <= await store.oldest_wait_seconds(connection) <= 60
     assert {due.second for due in found.dues} == {-1}
+    assert sum(due.tasks for due in found.dues) == 5
 
 
 async def test_a_task_that_no_picker_has_planned_is_not_counted(
@@ -177,6 +185,27 @@ async def test_a_sample_stands_for_all_and_every_second_counts_in_full(
 HOOK_SUBJECT = f"http {HOOK.url}"
 
 
+async def test_tasks_that_come_and_go_while_it_looks_do_not_disturb_it(
+    database: Database, connection: Connection, environment: Environment
+) -> None:
+    await insert_tasks(connection, environment.id, "task", in_seconds=300, copies=500)
+    looking = asyncio.create_task(_look_again_and_again(connection))
+    async with database.connection() as other:
+        for second in range(40):
+            await insert_tasks(other, environment.id, f"new-{second}-", in_seconds=100 + second)
+            await other.execute("DELETE FROM bellringer.tasks WHERE name LIKE $1", f"new-{second}-%")
+    assert set(await looking) <= {500, 501}
+
+
+async def _look_again_and_again(connection: Connection) -> list[int]:
+    found = []
+    for _ in range(40):
+        seen = await standing(connection)
+        assert sum(due.tasks for due in seen.dues) == pytest.approx(seen.due)
+        found.append(seen.due)
+    return found
+
+
 async def test_a_second_of_which_nothing_was_drawn_is_like_the_others(
     connection: Connection, environment: Environment
 ) -> None:
@@ -191,11 +220,13 @@ async def test_a_second_of_which_nothing_was_drawn_is_like_the_others(
 async def test_executors_that_were_seen_lately_count(connection: Connection) -> None:
     await connection.execute(
         "INSERT INTO bellringer.executors (id, host, process, concurrency, running, seen_at) VALUES "
-        "(gen_random_uuid(), 'a', 1, 10, 4, clock_timestamp()), (gen_random_uuid(), 'b', 2, 10, 3, clock_timestamp()), "
-        "(gen_random_uuid(), 'c', 3, 10, 9, clock_timestamp() - interval '1 minute')"
+        "(gen_random_uuid(), $1, 1, 10, 4, clock_timestamp()), (gen_random_uuid(), $1, 2, 10, 0, clock_timestamp()), "
+        "(gen_random_uuid(), 'b', 3, 10, 3, clock_timestamp()), "
+        "(gen_random_uuid(), $1, 4, 10, 9, clock_timestamp() - interval '1 minute')",
+        socket.gethostname(),
     )
     found = await standing(connection)
-    assert (found.executors, found.running) == (2, 7)
+    assert (found.executors, found.running, found.busy) == (3, 7, {1})
 
 
 async def test_rounds_are_kept_and_forgotten_in_their_order(connection: Connection) -> None:
@@ -208,10 +239,10 @@ async def test_rounds_are_kept_and_forgotten_in_their_order(connection: Connecti
     assert await store.last_desired(connection, "dry-run") == 3
     assert await store.last_desired(connection, "webhook") is None
 
-    newest, _ = await store.newest(connection, 10)
+    *_, newest = await scaling_decisions(connection)
     assert (newest.driver, newest.problem, newest.reason) == ("webhook", "POST …: 500", DECISION.reason)
     await store.forget(connection, found.now + timedelta(seconds=100), 60)
-    assert await store.newest(connection, 10) == []
+    assert await scaling_decisions(connection) == []
 
 
 FILL = f"""
@@ -246,7 +277,6 @@ CASES: dict[str, tuple[str, tuple[object, ...], set[str], int]] = {
     "oldest wait": (store.OLDEST_WAIT, (), {"occurrences_open"}, 2),
     "past": (store.PAST, (MOMENT, 480.0), {"scaling_decisions_at"}, 10),
     "forget": (store.FORGET, (MOMENT, 9999 * 60.0), {"scaling_decisions_at"}, 3),
-    "newest": (store.NEWEST, (10,), {"scaling_decisions_at"}, 11),
     "last desired": (store.LAST_DESIRED, ("dry-run",), {"scaling_decisions_at"}, 2),
 }
 

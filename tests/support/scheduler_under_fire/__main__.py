@@ -8,13 +8,16 @@ Ends with 1 when a promise was broken, and tells which, at which fire time, and 
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import time
 from pathlib import Path
 
 from tests.support.scheduler_under_fire.run import run_under_fire
-from tests.support.scheduler_under_fire.settings import Size
+from tests.support.scheduler_under_fire.settings import LIBRARY, Size
+
+from bellringer.kernel.logs import configure_logs
 
 
 def main() -> int:
@@ -27,12 +30,16 @@ def main() -> int:
     parser.add_argument("--pause", type=float, nargs=2, default=(2.0, 8.0), help="range of the pauses between faults")
     parser.add_argument("--keep-history", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
+    if not LIBRARY.exists():
+        parser.error("needs Debian's libfaketime, which sets clocks apart: apt-get install libfaketime")
     size = Size(
         seconds=arguments.seconds,
         one_time_tasks=round(6 * arguments.seconds),
         recurring_tasks=80,
         crashing_tasks=round(arguments.seconds / 15),
     )
+    configure_logs("error", "text")
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)  # it speaks of every connection that it cannot open
     began_at = time.monotonic()
 
     def tell(line: str) -> None:

@@ -156,9 +156,7 @@ async def drive(url: str, planned: Sequence[PlannedTask]) -> list[Request]:
     database = await Database.open(DatabaseConfig(url=url))
     try:
         broker = Broker(database, config.broker)
-        environment = await Keys(database, SystemClock()).ensure_environment(
-            config.organisation, config.environment
-        )
+        environment = await Keys(database, SystemClock()).ensure_environment(config.organisation, config.environment)
         driver = Driver(Tasks(database, broker), environment.id)
         await driver.run(planned)
         return driver.requests

@@ -28,6 +28,7 @@ class Faults(Fire):
         self.faults += [
             self._kill_a_picker,
             self._kill_an_executor,
+            self._terminate_an_executor,
             self._stop_a_picker,
             self._stop_an_executor,
             self._send_all_pickers_away,
@@ -39,6 +40,9 @@ class Faults(Fire):
 
     def _kill_an_executor(self) -> None:
         self._kill_one(self._executors)
+
+    def _terminate_an_executor(self) -> None:
+        self.terminate(self.random.choice(self._executors))
 
     def _stop_a_picker(self) -> None:
         self._stop_one(self._pickers)

@@ -150,7 +150,7 @@ def _recurring_schedule(random: Random) -> records.Schedule:
 
 
 def _one_time_schedule(random: Random) -> records.Schedule:
-    length = random.randrange(2 * SECOND, 25 * SECOND)
+    length = random.randrange(2 * SECOND, 15 * SECOND)
     return Delay(length=length) if random.random() < 0.5 else Once(at=length + 2 * SECOND)
 
 
@@ -166,7 +166,7 @@ def _recurring_steps(size: Size, made: float, random: Random) -> Iterator[Step]:
         is_paused = verb is Verb.PAUSE
         schedule = _recurring_schedule(random) if verb is Verb.CHANGE else None
         yield Step(seconds=at, verb=verb, schedule=schedule)
-    yield Step(seconds=max(at + 1, size.seconds), verb=random.choice([Verb.PAUSE, Verb.PAUSE, Verb.CANCEL]))
+    yield Step(seconds=size.seconds + size.calm_seconds, verb=random.choice([Verb.PAUSE, Verb.PAUSE, Verb.CANCEL]))
 
 
 def _one_time_steps(made: float, random: Random) -> Iterator[Step]:

@@ -16,9 +16,9 @@ LIBRARY = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 """Sets the clock of a process apart. Of Debian's package libfaketime."""
 
 SCHEDULER = SchedulerConfig(
-    pick_ahead_seconds=15,
+    pick_ahead_seconds=8,
     dispatch_ahead_seconds=3,
-    start_promise_seconds=10,
+    start_promise_seconds=8,
     visibility_timeout_seconds=8,
     executor_lost_seconds=6,
     concurrency=40,
@@ -33,9 +33,10 @@ CLOCKS_APART_SECONDS = 60
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How long tasks are made, used and run, and how many there are; without faults the rest takes a few seconds."""
+    """How many tasks there are, how long they are made, used and struck by faults, and how long they go on after that."""
 
     seconds: float
+    calm_seconds: float = 12.0
     one_time_tasks: int
     recurring_tasks: int
     crashing_tasks: int

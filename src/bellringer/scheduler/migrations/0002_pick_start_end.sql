@@ -1,5 +1,6 @@
--- The transitions of occurrences. Where several rows are locked, tasks come before occurrences, in the order of their
--- numbers; the picker alone takes what it gets and skips what is locked.
+-- The transitions of occurrences. Whoever picks, starts or ends waits for no task that somebody else has locked: SQL of
+-- a client may change a task in a transaction that goes on for long, and nothing else may stand still for that. A picker
+-- takes the others; of a start or an end that cannot be now, its executor is told so, and asks again.
 
 -- Adds to the counts of environments: (environment, name, change) by position.
 CREATE FUNCTION bellringer.count_tasks(environments uuid[], names text[], changes bigint[]) RETURNS void
@@ -98,7 +99,11 @@ BEGIN
         END IF;
         SELECT fire_at INTO waiting FROM bellringer.occurrences
         WHERE task = in_task.number AND fire_at = in_task.waiting_fire_at AND stage = 3 AND ended_at IS NULL;
-        IF in_task.overlap = 'queue' AND waiting <> in_fire_at THEN
+        -- An attempt after a failure may come after a later occurrence, which has replaced it.
+        IF in_task.overlap = 'replace' AND in_fire_at < GREATEST(in_task.running_fire_at, waiting) THEN
+            PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'a later occurrence took its place');
+            RETURN false;
+        ELSIF in_task.overlap = 'queue' AND waiting <> in_fire_at THEN
             PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'another occurrence was waiting already');
             RETURN false;
         ELSIF in_task.overlap = 'replace' THEN
@@ -121,20 +126,32 @@ BEGIN
     RETURN true;
 END $$;
 
--- Whether the next attempt follows by itself. A run that takes its executor down with it does so three times at most.
+-- Locks those of the tasks of which one occurrence at a time may run, as far as nobody else has; returns their numbers.
+CREATE FUNCTION bellringer.lock_free_tasks(in_tasks bigint[]) RETURNS bigint[]
+LANGUAGE sql AS $$
+    SELECT ARRAY(
+        SELECT number FROM bellringer.tasks
+        WHERE number = ANY (in_tasks) AND (overlap <> 'allow' OR running_fire_at IS NOT NULL)
+        FOR NO KEY UPDATE SKIP LOCKED
+    )
+$$;
+
+-- Whether the next attempt follows by itself: not when somebody asked to end this one. A run that takes its executor
+-- down with it does so three times at most.
 CREATE FUNCTION bellringer.is_tried_again(
-    state text, max_retries integer, rerun_after_crash boolean, outcome text, attempt integer
+    state text, max_retries integer, rerun_after_crash boolean, cancel_requested boolean, outcome text, attempt integer
 ) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT state <> 'cancelled' AND CASE
+    SELECT state <> 'cancelled' AND NOT cancel_requested AND CASE
         WHEN outcome IN ('failed', 'timed_out') THEN attempt <= max_retries
         WHEN outcome = 'crashed' THEN rerun_after_crash AND attempt < GREATEST(3, max_retries + 1)
         ELSE false
     END
 $$;
 
--- Ends attempts that run, each unless another end of it was recorded before; says of each whether it was recorded now.
--- Tries again, as another attempt, what its task says is to be tried again.
+-- Ends attempts that run, each unless another end of it was recorded before. Says of each that it is recorded now, or
+-- cannot be recorded now because somebody else has its task locked; nothing of those whose end came too late. Tries
+-- again, as another attempt, what its task says is to be tried again.
 CREATE FUNCTION bellringer.end_attempts(
     in_tasks bigint[], in_fire_ats timestamptz[], in_attempts integer[], in_outcomes text[], in_details text[]
 ) RETURNS TABLE (place bigint, is_recorded boolean)
@@ -142,9 +159,15 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     ended record;
+    free_tasks bigint[] := bellringer.lock_free_tasks(in_tasks);
+    locked_tasks bigint[] := ARRAY(
+        SELECT number FROM bellringer.tasks
+        WHERE number = ANY (in_tasks) AND (overlap <> 'allow' OR running_fire_at IS NOT NULL)
+            AND number <> ALL (free_tasks)
+    );
 BEGIN
-    PERFORM FROM bellringer.tasks WHERE number = ANY (in_tasks) AND overlap <> 'allow'
-    ORDER BY number FOR NO KEY UPDATE;
+    RETURN QUERY SELECT one.place, false FROM unnest(in_tasks) WITH ORDINALITY AS one (task, place)
+    WHERE task = ANY (locked_tasks);
 
     -- What is not tried again.
     RETURN QUERY
@@ -160,8 +183,9 @@ BEGIN
             -- So put, it is found by its key: few run at any time, and the planner would go and look for those.
             AND given.attempt =
                 CASE WHEN occurrence.stage = 2 AND occurrence.ended_at IS NULL THEN occurrence.attempt END
-            AND NOT bellringer.is_tried_again(
-                task.state, task.max_retries, task.rerun_after_crash, given.outcome, given.attempt)
+            AND given.task <> ALL (locked_tasks)
+            AND NOT bellringer.is_tried_again(task.state, task.max_retries, task.rerun_after_crash,
+                occurrence.cancel_requested, given.outcome, given.attempt)
         RETURNING given.place, task.environment_id, task.number, task.name, occurrence.fire_at, occurrence.attempt,
             occurrence.outcome, occurrence.detail,
             EXTRACT(epoch FROM occurrence.ended_at - occurrence.started_at) * 1000 AS milliseconds
@@ -192,15 +216,18 @@ BEGIN
         JOIN bellringer.occurrences AS occurrence
             ON occurrence.task = given.task AND occurrence.fire_at = given.fire_at AND occurrence.attempt = given.attempt
         WHERE given.outcome IN ('failed', 'timed_out', 'crashed') AND occurrence.stage = 2
-            AND occurrence.ended_at IS NULL AND bellringer.is_tried_again(
-                task.state, task.max_retries, task.rerun_after_crash, given.outcome, given.attempt)
+            AND occurrence.ended_at IS NULL AND given.task <> ALL (locked_tasks)
+            AND bellringer.is_tried_again(task.state, task.max_retries, task.rerun_after_crash,
+                occurrence.cancel_requested, given.outcome, given.attempt)
         ORDER BY given.task, given.fire_at
         FOR NO KEY UPDATE OF occurrence
     LOOP
         INSERT INTO bellringer.past_attempts
             (task, fire_at, attempt, due_at, dispatched_at, started_at, ended_at, outcome, detail, executor)
         VALUES (ended.task, ended.fire_at, ended.attempt, ended.due_at, ended.dispatched_at, ended.started_at,
-            clock_timestamp(), ended.new_outcome, ended.new_detail, ended.executor);
+            clock_timestamp(), ended.new_outcome, ended.new_detail, ended.executor)
+        ON CONFLICT DO NOTHING;
+        CONTINUE WHEN NOT FOUND;  -- it was given twice
         UPDATE bellringer.occurrences
         SET stage = 0, attempt = ended.attempt + 1, dispatched_at = NULL, started_at = NULL, executor = NULL,
             missed_cause = NULL, due_at = clock_timestamp() + make_interval(secs => CASE
@@ -216,7 +243,7 @@ BEGIN
         UPDATE bellringer.tasks AS task SET running_fire_at = NULL, waiting_fire_at = NULL
         FROM (
             SELECT number, running_fire_at, waiting_fire_at FROM bellringer.tasks
-            WHERE number = ANY (in_tasks) AND overlap <> 'allow' AND running_fire_at IS NOT NULL
+            WHERE number = ANY (free_tasks) AND running_fire_at IS NOT NULL
         ) AS before
         JOIN bellringer.occurrences AS occurrence
             ON occurrence.task = before.number AND occurrence.fire_at = before.running_fire_at
@@ -250,8 +277,9 @@ LANGUAGE sql AS $$
     ORDER BY taken DESC LIMIT 1
 $$;
 
--- Starts what is due, in the order given. Of each says what is to be done: `run` it; it is `early` by wait_seconds;
--- it is `elsewhere`, run by an executor that lives; it is `gone`: nothing is to be done (any more).
+-- Starts what is due, of each task the earlier first. Of each says what is to be done: `run` it; `wait` for wait_seconds
+-- and ask again, because it is not due or somebody else has it locked; it is `here`, started by this executor before; it
+-- is `elsewhere`, run by another executor that lives. Of nothing else is anything to be done (any more).
 -- held_seconds: how long ago the executor got it; ready_seconds: how long ago it would have run it.
 CREATE FUNCTION bellringer.start_occurrences(
     in_executor uuid, in_tasks bigint[], in_fire_ats timestamptz[], in_attempts integer[], in_dispatched_ats timestamptz[],
@@ -264,38 +292,45 @@ CREATE FUNCTION bellringer.start_occurrences(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    locked_wait_seconds constant double precision := 0.1;
     given record;
     task bellringer.tasks;
+    free_tasks bigint[] := bellringer.lock_free_tasks(in_tasks);
+    seen bigint[] := '{}';
     may_run bigint[] := '{}';
+    here bigint[] := '{}';
     reported_before bigint[] := '{}';
     crashed_tasks bigint[] := '{}';
     crashed_fire_ats timestamptz[] := '{}';
     crashed_attempts integer[] := '{}';
 BEGIN
-    PERFORM FROM bellringer.tasks WHERE number = ANY (in_tasks) AND overlap <> 'allow'
-    ORDER BY number FOR NO KEY UPDATE;
-
     FOR given IN
         SELECT one.place, one.task, one.fire_at, occurrence.stage, occurrence.due_at, occurrence.attempt,
-            occurrence.ended_at, occurrence.missed_cause, definition.overlap,
+            occurrence.ended_at, occurrence.missed_cause, occurrence.executor, definition.overlap,
             occurrence.dispatched_at IS NOT DISTINCT FROM one.dispatched_at
                 AND occurrence.attempt = one.attempt AS is_current,
-            occurrence.executor = in_executor OR executor.seen_at > clock_timestamp() - make_interval(secs => lost_seconds)
-                AS is_alive
+            executor.seen_at > clock_timestamp() - make_interval(secs => lost_seconds) AS is_alive,
+            definition.overlap = 'allow' OR free.number IS NOT NULL AS is_free
         FROM unnest(in_tasks, in_fire_ats, in_attempts, in_dispatched_ats) WITH ORDINALITY
             AS one (task, fire_at, attempt, dispatched_at, place)
         JOIN bellringer.occurrences AS occurrence ON occurrence.task = one.task AND occurrence.fire_at = one.fire_at
         JOIN bellringer.tasks AS definition ON definition.number = one.task
+        LEFT JOIN unnest(free_tasks) AS free (number) ON free.number = one.task
         LEFT JOIN bellringer.executors AS executor ON executor.id = occurrence.executor
-        ORDER BY one.place
-        FOR NO KEY UPDATE OF occurrence
+        ORDER BY one.task, one.fire_at
+        FOR NO KEY UPDATE OF occurrence SKIP LOCKED
     LOOP
         place := given.place;
+        seen := seen || given.place;
         IF NOT given.is_current OR given.ended_at IS NOT NULL THEN
             CONTINUE;
         ELSIF given.stage = 1 AND given.due_at > clock_timestamp() THEN
-            verdict := 'early';
+            verdict := 'wait';
             wait_seconds := EXTRACT(epoch FROM given.due_at - clock_timestamp());
+            RETURN NEXT;
+        ELSIF given.stage IN (1, 2) AND NOT given.is_free THEN
+            verdict := 'wait';
+            wait_seconds := locked_wait_seconds;
             RETURN NEXT;
         ELSIF given.stage = 1 THEN
             IF given.overlap <> 'allow' THEN
@@ -306,15 +341,35 @@ BEGIN
             IF given.missed_cause IS NOT NULL THEN
                 reported_before := reported_before || given.place;
             END IF;
+        ELSIF given.stage = 2 AND given.executor = in_executor THEN
+            here := here || given.place;
         ELSIF given.stage = 2 AND given.is_alive THEN
             verdict := 'elsewhere';
+            wait_seconds := NULL;
             RETURN NEXT;
         ELSIF given.stage = 2 THEN
             crashed_tasks := crashed_tasks || given.task;
             crashed_fire_ats := crashed_fire_ats || given.fire_at;
             crashed_attempts := crashed_attempts || given.attempt;
+            -- By then it is over, or to be tried again.
+            verdict := 'wait';
+            wait_seconds := 0;
+            RETURN NEXT;
         END IF;
     END LOOP;
+
+    RETURN QUERY
+    SELECT one.place, 'wait', locked_wait_seconds, NULL::uuid, NULL, NULL, NULL, NULL::double precision, NULL::boolean
+    FROM unnest(in_tasks, in_fire_ats) WITH ORDINALITY AS one (task, fire_at, place)
+    JOIN bellringer.occurrences AS occurrence ON occurrence.task = one.task AND occurrence.fire_at = one.fire_at
+    JOIN bellringer.tasks AS task ON task.number = one.task
+    WHERE cardinality(seen) < cardinality(in_tasks) AND one.place <> ALL (seen);
+
+    RETURN QUERY
+    SELECT one.place, 'here', NULL::double precision, task.environment_id, task.name, task.call::text, task.payload,
+        task.time_limit_seconds, task.once_at IS NULL
+    FROM unnest(in_tasks) WITH ORDINALITY AS one (task, place) JOIN bellringer.tasks AS task ON task.number = one.task
+    WHERE one.place = ANY (here);
 
     IF cardinality(crashed_tasks) > 0 THEN
         PERFORM bellringer.end_attempts(crashed_tasks, crashed_fire_ats, crashed_attempts,

@@ -8,7 +8,8 @@ BEGIN
     RAISE EXCEPTION '%: %', in_parameter, in_problem USING ERRCODE = 'invalid_parameter_value';
 END $$;
 
--- Checks the members of a JSON object: each must be in `in_types`, which says its JSON type ('string?' may be null too).
+-- Checks the members of a JSON object: each must be in `in_types`, which says its JSON type, or `integer`; `string?` may
+-- be null too.
 CREATE FUNCTION bellringer.check_members(in_parameter text, in_object jsonb, in_types jsonb, in_required text[])
 RETURNS void
 LANGUAGE plpgsql AS $$
@@ -23,6 +24,8 @@ BEGIN
         wanted := in_types ->> member.key;
         IF wanted IS NULL THEN
             PERFORM bellringer.refuse_parameter(in_parameter || '.' || member.key, 'there is no such member');
+        ELSIF wanted = 'integer' AND member.type = 'number' AND member.value::numeric % 1 = 0 THEN
+            CONTINUE;
         ELSIF member.type <> rtrim(wanted, '?') AND NOT (member.type = 'null' AND wanted LIKE '%?') THEN
             PERFORM bellringer.refuse_parameter(in_parameter || '.' || member.key,
                 'it must be of the type ' || rtrim(wanted, '?') || ', not ' || member.type);
@@ -73,7 +76,9 @@ BEGIN
         WHEN 'function' THEN
             PERFORM bellringer.check_members('call', in_call, '{"type": "string", "name": "string"}', '{name}');
         ELSE
-            PERFORM bellringer.check_members('call', in_call, in_call, '{type}');
+            IF in_call IS NULL OR jsonb_typeof(in_call) <> 'object' THEN
+                PERFORM bellringer.refuse_parameter('call', 'it must be a JSON object');
+            END IF;
             PERFORM bellringer.refuse_parameter('call.type', 'it must be http, message, notification or function');
     END CASE;
     RETURN defaults || in_call;
@@ -257,16 +262,13 @@ BEGIN
     PERFORM bellringer.check_members('options', in_options, '{"misfire": "object", "overlap": "string?",
         "time_limit_seconds": "number", "retry": "object", "rerun_after_crash": "boolean"}', '{}');
     PERFORM bellringer.check_members('options.misfire', misfire,
-        '{"policy": "string", "limit": "number", "window_seconds": "number"}', '{}');
+        '{"policy": "string", "limit": "integer", "window_seconds": "number"}', '{}');
     PERFORM bellringer.check_members('options.retry', retry,
-        '{"max_retries": "number", "first_seconds": "number", "cap_seconds": "number"}', '{}');
+        '{"max_retries": "integer", "first_seconds": "number", "cap_seconds": "number"}', '{}');
     IF misfire ->> 'policy' NOT IN ('skip', 'latest', 'all', 'window') THEN
         PERFORM bellringer.refuse_parameter('options.misfire.policy', 'it must be skip, latest, all or window');
     ELSIF in_options ->> 'overlap' NOT IN ('allow', 'skip', 'queue', 'replace') THEN
         PERFORM bellringer.refuse_parameter('options.overlap', 'it must be allow, skip, queue or replace');
-    ELSIF (misfire ->> 'limit')::numeric % 1 <> 0 OR (retry ->> 'max_retries')::numeric % 1 <> 0 THEN
-        PERFORM bellringer.refuse_parameter('options.misfire.limit, options.retry.max_retries',
-            'they must be whole numbers');
     END IF;
     PERFORM bellringer.check_number('options.misfire.limit', (misfire ->> 'limit')::double precision, 1, 1000);
     PERFORM bellringer.check_number('options.misfire.window_seconds', (misfire ->> 'window_seconds')::double precision,

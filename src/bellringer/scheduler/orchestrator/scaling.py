@@ -31,7 +31,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """What a decision is made from. `at` counts seconds on the clock of the past rounds, which ascend.
 
     `demand` is the slots needed in the window that begins so many seconds from now; `current` the executors that are
-    ordered, ready or not; `waiting` the runs that are due and have not started, `running` those that have and go on.
+    ordered, ready or not; `waiting` the runs that are due and wait for an executor, `running` those that have one.
     """
 
     at: float
@@ -61,7 +61,7 @@ def decide(situation: Situation, config: OrchestratorConfig) -> Decision:
     """How many executors there should be from now on."""
     slots, second = peak(situation.demand, config.lead_seconds)
     forecast = executors_for(slots, config)
-    reason = f"{slots:,.1f} slots are needed in {second} s"
+    reason = f"{slots:,.1f} slots are needed in {second} s" if slots else "nothing is due soon"
     needed = forecast
     if (further := _reaction(situation, config)) > forecast:
         needed = further

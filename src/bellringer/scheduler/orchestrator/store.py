@@ -6,6 +6,7 @@ their number: the same ones round after round, whatever the order in which they 
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -25,12 +26,13 @@ NOW = "SELECT date_trunc('second', clock_timestamp())"
 # Indexes: tasks_due, occurrences_open.
 COUNT = """
 SELECT true AS is_task, bellringer.whole_seconds_until(next_fire_at, $1) AS second, count(*) AS total,
-    NULL::timestamptz AS first_due_at
+    0 AS dispatched, NULL::timestamptz AS first_due_at
 FROM bellringer.tasks
 WHERE next_fire_at <= $1 + make_interval(secs => $2) AND is_planned
 GROUP BY 2
 UNION ALL
-SELECT false, bellringer.whole_seconds_until(due_at, $1), count(*), min(due_at)
+SELECT false, bellringer.whole_seconds_until(due_at, $1), count(*), count(*) FILTER (WHERE stage = 1),
+    min(due_at) FILTER (WHERE stage = 1)
 FROM bellringer.occurrences
 WHERE stage IN (0, 1) AND due_at <= $1 + make_interval(secs => $2)
 GROUP BY 2
@@ -70,16 +72,17 @@ FROM drawn
 JOIN known USING (subject)
 GROUP BY 1, 2, 3, 4, 5, 6, 7
 """
-# Index: occurrences_open, its first entry of either stage.
+# Of those that were handed to the broker: where pickers are late, more executors are no help.
+# Index: occurrences_open, its first entry of the stage.
 OLDEST_WAIT = """
-SELECT GREATEST(extract(epoch FROM clock_timestamp() - LEAST(
-    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 0),
-    (SELECT min(due_at) FROM bellringer.occurrences WHERE stage = 1)
-))::float8, 0)
+SELECT GREATEST(extract(epoch FROM clock_timestamp() - min(due_at))::float8, 0)
+FROM bellringer.occurrences
+WHERE stage = 1
 """
 # A row for each executor: few.
 EXECUTORS = """
-SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running
+SELECT count(*)::integer AS seen, COALESCE(sum(running), 0)::integer AS running,
+    COALESCE(array_agg(process) FILTER (WHERE running > 0 AND host = $2), '{}') AS busy
 FROM bellringer.executors
 WHERE seen_at > $1::timestamptz - interval '30 seconds'
 """
@@ -98,14 +101,15 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 # Index: scaling_decisions_at.
 FORGET = "DELETE FROM bellringer.scaling_decisions WHERE at < $1::timestamptz - make_interval(secs => $2)"
 # Index: scaling_decisions_at.
-NEWEST = "SELECT * FROM bellringer.scaling_decisions ORDER BY at DESC LIMIT $1"
 LAST_DESIRED = """
 SELECT desired FROM bellringer.scaling_decisions WHERE driver = $1 AND problem IS NULL ORDER BY at DESC LIMIT 1
 """
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to come, and what waits: `dues` of the next seconds from `now`, by the database's clock."""
+    """What is to come: `dues` of the next seconds from `now`, by the database's clock; and how many of them wait for
+    an executor, though they are due. `busy` are the processes of executors of this host that run something.
+    """
 
     now: datetime
     dues: list[Due]
@@ -114,38 +118,25 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     oldest_wait_seconds: float
     executors: int
     running: int
-
-
-class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A round of the orchestrator as it was recorded."""
-
-    at: datetime
-    driver: str
-    runs_due: int
-    slots: float
-    waiting: int
-    executors_seen: int
-    current: int | None
-    needed: int
-    desired: int
-    reason: str
-    problem: str | None
+    busy: frozenset[int]
 
 
 async def read_standing(
     connection: Connection, look_ahead_seconds: int, default_seconds: float, budget: int = BUDGET
 ) -> Standing:
     """How things stand now; a run of which nothing is known is taken to last `default_seconds`."""
-    now: datetime = await connection.fetchval(NOW)
-    span = (now, float(look_ahead_seconds))
-    counted = await connection.fetch(COUNT, *span)
-    totals = {
-        is_task: {row["second"]: row["total"] for row in counted if row["is_task"] == is_task}
-        for is_task in (True, False)
-    }
-    strides = [_strides(totals[is_task], look_ahead_seconds, budget) for is_task in (True, False)]
-    drawn = await connection.fetch(SAMPLE, *span, *strides)
-    ((executors, running),) = await connection.fetch(EXECUTORS, now)
+    # One snapshot, so that what is drawn was counted.
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        now: datetime = await connection.fetchval(NOW)
+        span = (now, float(look_ahead_seconds))
+        counted = await connection.fetch(COUNT, *span)
+        totals = {
+            is_task: {row["second"]: row["total"] for row in counted if row["is_task"] == is_task}
+            for is_task in (True, False)
+        }
+        strides = [_strides(totals[is_task], look_ahead_seconds, budget) for is_task in (True, False)]
+        drawn = await connection.fetch(SAMPLE, *span, *strides)
+        ((executors, running, busy),) = await connection.fetch(EXECUTORS, now, socket.gethostname())
     first_due_at = min((row["first_due_at"] for row in counted if row["first_due_at"] is not None), default=now)
     return Standing(
         now=now,
@@ -155,10 +146,11 @@ async def read_standing(
             for due in _dues([row for row in drawn if row["is_task"] == is_task], seconds, default_seconds)
         ],
         due=sum(row["total"] for row in counted),
-        waiting=totals[False].get(-1, 0),
+        waiting=sum(row["dispatched"] for row in counted if row["second"] == -1),
         oldest_wait_seconds=max(0.0, (now - first_due_at).total_seconds()),
         executors=executors,
         running=running,
+        busy=frozenset(busy),
     )
 
 
@@ -192,7 +184,7 @@ def _dues(rows: Sequence[asyncpg.Record], totals: Mapping[int, int], default_sec
 
 
 async def oldest_wait_seconds(connection: Connection) -> float:
-    """For how long the run has waited that has waited longest; 0 if none waits."""
+    """For how long a run has waited for an executor, the one that has waited longest; 0 if none waits."""
     seconds: float | None = await connection.fetchval(OLDEST_WAIT)
     return seconds or 0.0
 
@@ -236,9 +228,3 @@ async def last_desired(connection: Connection, driver: str) -> int | None:
 async def forget(connection: Connection, now: datetime, kept_seconds: float) -> None:
     """Remove old rounds."""
     await connection.execute(FORGET, now, kept_seconds)
-
-
-async def newest(connection: Connection, limit: int) -> list[ScalingDecision]:
-    """The newest rounds, the newest first."""
-    rows = await connection.fetch(NEWEST, limit)
-    return [ScalingDecision(**{name: row[name] for name in ScalingDecision.__struct_fields__}) for row in rows]

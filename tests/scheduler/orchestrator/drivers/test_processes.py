@@ -106,6 +106,16 @@ async def test_it_starts_and_stops_executors(start: Start, journal: Journal) -> 
     assert not any(is_alive(pid) for pid in started)
 
 
+async def test_an_executor_that_runs_something_goes_last(start: Start, journal: Journal) -> None:
+    driver = start()
+    await scale(driver, 3)
+    await journal.has("started", 3)
+    *_, youngest = driver.process_ids
+    await driver.scale_to(1, current=3, reason="", busy=[youngest])
+    assert driver.process_ids == [youngest]
+    assert youngest not in await journal.has("told to stop", 2)
+
+
 async def test_an_executor_that_dies_is_started_again(start: Start, journal: Journal) -> None:
     driver = start()
     await scale(driver, 2)

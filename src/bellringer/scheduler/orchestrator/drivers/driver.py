@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from bellringer.kernel.errors import Unavailable
@@ -23,8 +24,10 @@ class Driver(Protocol):
         """How many executors were ordered, ready or not; None when it cannot be asked. Raises `DriverFailed`."""
         ...
 
-    async def scale_to(self, executors: int, *, current: int, reason: str) -> None:
-        """Order so many executors; being ordered is enough. Raises `DriverFailed`."""
+    async def scale_to(self, executors: int, *, current: int, reason: str, busy: Collection[int] = ()) -> None:
+        """Order so many executors; being ordered is enough. `busy` are processes of this host that run something: they
+        should go last. Raises `DriverFailed`.
+        """
         ...
 
     async def close(self) -> None:

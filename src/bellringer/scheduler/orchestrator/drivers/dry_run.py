@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bellringer.kernel.logs import get_logger
 
 _log = get_logger(__name__)
@@ -16,7 +18,14 @@ class DryRun:
         """Nobody knows."""
         return None
 
-    async def scale_to(self, executors: int, *, current: int, reason: str) -> None:
+    async def scale_to(
+        self,
+        executors: int,
+        *,
+        current: int,
+        reason: str,
+        busy: Collection[int] = (),  # noqa: ARG002 - not ours to stop
+    ) -> None:
         """Say it."""
         _log.info("would scale executors", current=current, desired=executors, reason=reason)
 

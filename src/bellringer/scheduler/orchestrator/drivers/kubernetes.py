@@ -5,6 +5,7 @@ The account needs `get` and `patch` on `deployments/scale`, and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from urllib.parse import quote
 
 import msgspec
@@ -37,7 +38,14 @@ class Kubernetes:
         """The replicas that the deployment is to have. Raises `DriverFailed`."""
         return _replicas(await self._exchange("GET"))
 
-    async def scale_to(self, executors: int, *, current: int, reason: str) -> None:  # noqa: ARG002 - for others
+    async def scale_to(
+        self,
+        executors: int,
+        *,
+        current: int,  # noqa: ARG002 - it is asked
+        reason: str,  # noqa: ARG002 - for others
+        busy: Collection[int] = (),  # noqa: ARG002 - Kubernetes chooses
+    ) -> None:
         """Change the replicas of the deployment. Raises `DriverFailed`."""
         replicas = _replicas(await self._exchange("PATCH", {"spec": {"replicas": executors}}))
         if replicas != executors:

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from asyncio.subprocess import DEVNULL, Process
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 from bellringer.kernel.backoff import Backoff
@@ -53,11 +53,21 @@ class Processes:
         """The executors that are kept up, those among them that are just restarted included."""
         return len(self._children)
 
-    async def scale_to(self, executors: int, *, current: int, reason: str) -> None:  # noqa: ARG002 - for others
-        """Start some, or tell the youngest to stop; they have their time for it, and nobody waits for them here."""
+    async def scale_to(
+        self,
+        executors: int,
+        *,
+        current: int,  # noqa: ARG002 - it knows
+        reason: str,  # noqa: ARG002 - for others
+        busy: Collection[int] = (),
+    ) -> None:
+        """Start some, or tell some to stop, the youngest of those that have nothing to do first. They have their time
+        for it, and nobody waits for them here.
+        """
         self._ending = {child for child in self._ending if not child.is_over}
         while len(self._children) < executors:
             self._children.append(_Child(self._command, self._environment, self._config, self._backoff))
+        self._children.sort(key=lambda child: child.process_id not in busy)
         for child in self._children[executors:]:
             child.stop()
             self._ending.add(child)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from pyreqwest.client import Client
@@ -27,7 +28,14 @@ class Webhook:
         """It is told, not asked."""
         return None
 
-    async def scale_to(self, executors: int, *, current: int, reason: str) -> None:
+    async def scale_to(
+        self,
+        executors: int,
+        *,
+        current: int,
+        reason: str,
+        busy: Collection[int] = (),  # noqa: ARG002 - not ours to stop
+    ) -> None:
         """Tell it. Raises `DriverFailed`."""
         token = read_secret(self._config.token_file) if self._config.token_file else None
         if self._client is None:
