@@ -248,7 +248,7 @@ async def executing(
     stage: Stage, caller: Recorder, *, database: Database | None = None, broker: Broker | None = None, **settings: float
 ) -> AsyncIterator[Executor]:
     """An executor at work, to the end of the block; `settings` are of `SchedulerConfig`."""
-    config = msgspec.convert(settings, SchedulerConfig)
+    config = SchedulerConfig(**settings)  # type: ignore[arg-type]
     executor = Executor(database or stage.database, broker or stage.broker, [stage.queue], {"http": caller}, config)
     stopping = asyncio.Event()
     running = asyncio.create_task(executor.run(stopping))

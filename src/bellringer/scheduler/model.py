@@ -19,6 +19,7 @@ TaskNumber = NewType("TaskNumber", int)
 Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 LARGEST_PAYLOAD_BYTES = 256 * 1024
+LONGEST_SUBJECT = 200
 LONGEST_TIME_LIMIT_SECONDS = 7 * 24 * 3600.0
 LONGEST_DELAY_SECONDS = 10 * 366 * 24 * 3600.0
 SHORTEST_INTERVAL_SECONDS = 1.0
@@ -293,6 +294,10 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def subject(self) -> str:
         """What one-time tasks have in common, for the statistics of how long runs take."""
+        return self._subject[:LONGEST_SUBJECT]
+
+    @property
+    def _subject(self) -> str:
         match self.call:
             case HttpCall(url=url):
                 return f"http {url.partition('?')[0]}"

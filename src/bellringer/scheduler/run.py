@@ -65,9 +65,9 @@ class Run:
 
     def failure(self, error: BaseException) -> tuple[Outcome, str]:
         """An error as an outcome, in text that the database takes."""
-        text = str(error) if isinstance(error, CallFailed) else f"{type(error).__name__}: {error}"
+        text = _text(error) if isinstance(error, CallFailed) else f"{type(error).__name__}: {_text(error)}"
         if not isinstance(error, CallFailed | Unavailable):
-            _log.warning("a call failed", task=self._invocation.task, error=repr(error), exc_info=error)
+            _log.warning("a call failed", task=self._invocation.task, error=text, exc_info=error)
         return Outcome.FAILED, text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode().replace("\x00", "�")
 
     async def _call(self) -> None:
@@ -87,6 +87,13 @@ class Run:
             return Outcome.FAILED, "it was cancelled from within"
         error = task.exception()
         return (Outcome.SUCCEEDED, None) if error is None else self.failure(error)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - errors are what people write, too
+        return "it cannot say what it is"
 
 
 def read_invocation(dispatch: Dispatch, started: Started) -> Invocation:

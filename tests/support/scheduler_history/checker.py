@@ -21,7 +21,8 @@ MOST_TOLD_PER_KIND = 20
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict: how often each promise was broken, the first cases of each, and what the history holds.
 
-    `outcomes` are those of the occurrences, `repeated` those of attempts that were followed by another. `lags` are microseconds from due to started, ascending.
+    `outcomes` are those of the occurrences, `repeated` those of attempts that were followed by another. `lags` are
+    microseconds from due to started, ascending.
     """
 
     violations: tuple[Violation, ...]

@@ -28,12 +28,12 @@ COMMENT ON FUNCTION bellringer.whole_seconds_until IS 'For the look-ahead; -1 fo
 
 CREATE FUNCTION bellringer.run_subject(task bellringer.tasks) RETURNS text
     IMMUTABLE PARALLEL SAFE LANGUAGE sql
-    RETURN CASE WHEN task.once_at IS NULL THEN 'task ' || task.number ELSE
+    RETURN CASE WHEN task.once_at IS NULL THEN 'task ' || task.number ELSE left(
         CASE task.call ->> 'type'
             WHEN 'http' THEN 'http ' || split_part(task.call ->> 'url', '?', 1)
             WHEN 'message' THEN 'message ' || (task.call ->> 'queue')
             WHEN 'notification' THEN 'notification ' || (task.call ->> 'event_type')
             ELSE 'function ' || (task.call ->> 'name')
-        END
+        END, 200)  -- LONGEST_SUBJECT in model.py
     END;
 COMMENT ON FUNCTION bellringer.run_subject IS 'The subject under which the durations of its runs are kept';
