@@ -263,7 +263,7 @@ CREATE FUNCTION bellringer.run_of(in_queue integer, in_first_seq bigint, in_mess
 
 CREATE FUNCTION bellringer.run_subject(task bellringer.tasks) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN ((task).once_at IS NULL) THEN ('task '::text || (task).number) ELSE CASE ((task).call ->> 'type'::text) WHEN 'http'::text THEN ('http '::text || split_part(((task).call ->> 'url'::text), '?'::text, 1)) WHEN 'message'::text THEN ('message '::text || ((task).call ->> 'queue'::text)) WHEN 'notification'::text THEN ('notification '::text || ((task).call ->> 'event_type'::text)) ELSE ('function '::text || ((task).call ->> 'name'::text)) END END;
+    RETURN CASE WHEN ((task).once_at IS NULL) THEN ('task '::text || (task).number) ELSE "left"(CASE ((task).call ->> 'type'::text) WHEN 'http'::text THEN ('http '::text || split_part(((task).call ->> 'url'::text), '?'::text, 1)) WHEN 'message'::text THEN ('message '::text || ((task).call ->> 'queue'::text)) WHEN 'notification'::text THEN ('notification '::text || ((task).call ->> 'event_type'::text)) ELSE ('function '::text || ((task).call ->> 'name'::text)) END, 200) END;
 
 COMMENT ON FUNCTION bellringer.run_subject(task bellringer.tasks) IS 'The subject under which the durations of its runs are kept';
 
@@ -1003,7 +1003,7 @@ CREATE INDEX moves_source ON bellringer.moves USING btree (source_id, started_at
 
 CREATE INDEX notifications_environment ON bellringer.notifications USING btree (environment_id, id);
 
-CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING brin (fire_at) WITH (pages_per_range='32');
+CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING btree ((fire_at AT TIME ZONE 'UTC'::text));
 
 CREATE INDEX occurrences_open ON bellringer.occurrences USING btree (stage, due_at) WHERE (stage < 2);
 

@@ -59,8 +59,9 @@ FORGET_OCCURRENCES = """
 WITH gone AS (
     DELETE FROM bellringer.occurrences WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM bellringer.occurrences
-        WHERE fire_at < (SELECT clock_timestamp()) - make_interval(secs => $1) AND ended_at IS NOT NULL
-        LIMIT $2
+        WHERE fire_at AT TIME ZONE 'UTC' < (SELECT clock_timestamp() AT TIME ZONE 'UTC') - make_interval(secs => $1)
+            AND ended_at IS NOT NULL
+        ORDER BY fire_at AT TIME ZONE 'UTC' LIMIT $2
     )) AND ended_at IS NOT NULL
     RETURNING task, fire_at
 ), attempts AS (
