@@ -9,6 +9,7 @@ from bench import (
     queue_pinned_snapshot,
     queue_throughput,
     scheduler_scaling,
+    scheduler_schedules,
     start,
 )
 
@@ -23,5 +24,6 @@ if __name__ == "__main__":
         queue_depth,
         queue_kinds,
         scheduler_scaling,
+        scheduler_schedules,
     ):
         benchmark.main()

@@ -25,7 +25,7 @@ DEBIAN = (
     ("47 6 * * 7", 20.0),  # cron: weekly
     ("52 6 1 * *", 20.0),  # cron: monthly
     ("5-55/10 * * * *", 0.3),  # sysstat: sample
-    ("53 23 * * *", 3.0),  # sysstat: summary
+    ("59 23 * * *", 3.0),  # sysstat: summary
     ("09,39 * * * *", 1.0),  # php: sessions
     ("0 */12 * * *", 10.0),  # certbot
     ("57 0 * * 0", 60.0),  # mdadm: check

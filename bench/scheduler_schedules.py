@@ -23,19 +23,17 @@ from apscheduler.triggers.cron import CronTrigger
 from croniter import croniter
 from cronsim import CronSim
 
-from bellringer.broker import Broker, BrokerConfig
-from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.fire_times import fire_times_of
 from bellringer.scheduler.model import Schedule
-from bellringer.scheduler.picker import Dispatcher, Picker
-from bench.queue_contestants import connected, opened_database
+from bench.queue_contestants import ConnectArguments, connected
 from bench.queue_work import running_postgres
-from bench.scheduler_bellringer import ENVIRONMENT, FUNCTIONS, Bellringer
+from bench.scheduler_bellringer import Bellringer
 from bench.support import print_table, scratch_directory
 
 SCHEDULES = 1_000_000
 SAMPLE = 20_000
 BATCH = 1000
+DUE_WITHIN_SECONDS = 40.0  # after a minute: within the two that a picker looks ahead, and missed by none
 CRONS = (
     "{minute} {hour} * * *",
     "{minute} {hour} * * *",
@@ -104,46 +102,49 @@ def _rate(calls: Sequence[Callable[[], object]]) -> float:
     return len(calls) / (time.perf_counter() - started)
 
 
+async def fill(arguments: ConnectArguments, number: int) -> None:
+    """Store so many tasks, due from a minute on."""
+    first = datetime.now(UTC) + timedelta(seconds=60)
+    async with connected(arguments) as connection:
+        environment, queue = await connection.fetchrow(
+            "SELECT environments.id, queues.number FROM bellringer.environments, bellringer.queues "
+            "WHERE environments.name = 'bench' AND queues.name = 'scheduler.calls'"
+        )
+        records = (
+            (
+                environment, f"task-{place}", queue, schedule.cron, schedule.time_zone, schedule.every_seconds,
+                schedule.starting_at, '{"type": "message", "queue": "bench"}', "skip",
+                first + place * timedelta(seconds=DUE_WITHIN_SECONDS) / number,
+            )
+            for place, schedule in enumerate(schedules(number, first))
+        )  # fmt: skip
+        await connection.copy_records_to_table(
+            "tasks", schema_name="bellringer", columns=COLUMNS, records=records, timeout=600
+        )
+        await connection.execute("VACUUM ANALYZE bellringer.tasks", timeout=600)
+        await connection.execute("CHECKPOINT", timeout=600)
+
+
 async def store(number: int) -> tuple[float, int, int]:
     """Seconds to pick so many tasks, and how many bytes tasks and occurrences take with their indexes."""
+    contestant = Bellringer()
     with scratch_directory() as directory:
-        async with running_postgres(directory) as postgres, postgres.fresh_database(Bellringer()) as arguments:
-            async with connected(arguments) as connection:
-                queue = await connection.fetchval("SELECT number FROM bellringer.queues WHERE name = $1", FUNCTIONS)
-                first = datetime.now(UTC) + timedelta(seconds=60)
-                records = (
-                    (
-                        ENVIRONMENT, f"task-{place}", queue, schedule.cron, schedule.time_zone, schedule.every_seconds,
-                        schedule.starting_at, '{"type": "function", "name": "no_op"}', "skip",
-                        first + place * timedelta(seconds=40) / number,
-                    )
-                    for place, schedule in enumerate(schedules(number, first))
-                )  # fmt: skip
-                await connection.copy_records_to_table(
-                    "tasks", schema_name="bellringer", columns=COLUMNS, records=records, timeout=600
-                )
-                await connection.execute("VACUUM ANALYZE bellringer.tasks", timeout=600)
-                await connection.execute("CHECKPOINT", timeout=600)
-            async with opened_database(arguments) as database:
-                dispatcher = Dispatcher(database, Broker(database, BrokerConfig()), SchedulerConfig())
-                picker = Picker(database, dispatcher, SchedulerConfig(batch=BATCH))
+        async with running_postgres(directory) as postgres, postgres.fresh_database(contestant) as arguments:
+            await fill(arguments, number)
+            async with contestant.picker(arguments) as pick:
                 started = time.perf_counter()
                 for _ in range(number // BATCH):
-                    await picker.run_once()
+                    await pick()
                 seconds = time.perf_counter() - started
             async with connected(arguments) as connection:
-                unpicked = await connection.fetchval(
-                    "SELECT count(*) FROM bellringer.tasks WHERE next_fire_at <= $1", first + timedelta(seconds=40)
+                picked = await connection.fetchval("SELECT count(DISTINCT task) FROM bellringer.occurrences")
+                if picked != number:
+                    raise SystemExit(f"{picked} of {number} tasks were picked")
+                task_bytes, occurrence_bytes = await connection.fetchrow(
+                    "SELECT pg_total_relation_size('bellringer.tasks'), "
+                    "pg_total_relation_size('bellringer.occurrences')"
                 )
-                if unpicked:
-                    raise SystemExit(f"{unpicked} tasks were not picked")
-                sizes = [
-                    await connection.fetchval(
-                        "SELECT pg_total_relation_size($1::text::regclass)", f"bellringer.{table}"
-                    )
-                    for table in ("tasks", "occurrences")
-                ]
-                return seconds, sizes[0], sizes[1]
+                return seconds, task_bytes, occurrence_bytes
 
 
 def _peak_megabytes() -> float:

@@ -6,30 +6,27 @@ Errors of the start are one line on standard error and exit code 1; wrong usage 
 from __future__ import annotations
 
 import math
-import os
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, NoReturn
 from uuid import UUID
 
 import typer
-import uvloop
 from msgspec.structs import replace
 from rich.console import Console
 from rich.table import Column, Table
 
 from bellringer import __version__
 from bellringer.assembly import open_database
-from bellringer.config import VARIABLES, Config, read_config
+from bellringer.config import VARIABLES, Config
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import Scope, SigningPair, rate_limit_of
 from bellringer.kernel.clock import SystemClock
-from bellringer.kernel.errors import BellringerError, StartupError
+from bellringer.kernel.errors import BellringerError
 from bellringer.kernel.logs import configure_logs
 from bellringer.roles import Role
-
-T = TypeVar("T")
+from bellringer.tasks_cli import tasks_app
+from bellringer.terminal import ConfigFile, Key, Url, console, known_key, read_settings, run
 
 app = typer.Typer(
     help="Everything between “something happened” and “a person saw it”, on PostgreSQL.",
@@ -39,13 +36,7 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
-
-# A pipe has no width: what reads it must get whole ids.
-console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 500)
-
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="Settings file; ./bellringer.toml if it exists.", dir_okay=False)
-]
+app.add_typer(tasks_app, name="tasks")
 
 
 def main() -> NoReturn:
@@ -70,14 +61,14 @@ def up(
     """Start Bellringer in the foreground; Ctrl-C or SIGTERM stops it in order."""
     from bellringer.foreground import run_in_foreground  # noqa: PLC0415 - keeps the other commands quick
 
-    config = _read(config_file)
+    config = read_settings(config_file)
     if tasks is not None:
         config = replace(config, scheduler=replace(config.scheduler, tasks=tasks))
     if sys.stderr.isatty() and config.log.level == "info" and config.log.format != "json":
         configure_logs("warning", "text")  # a person has the screen: it tells where things are, logs what is wrong
     arguments = [] if config_file is None else ["--config", str(config_file)]
     arguments += [] if tasks is None else ["--tasks", tasks]
-    _run(run_in_foreground(config, role, console, demo=demo, executor_arguments=arguments))
+    run(run_in_foreground(config, role, console, demo=demo, executor_arguments=arguments))
 
 
 @app.command()
@@ -88,11 +79,9 @@ def replay(
     speed: Annotated[
         float | None, typer.Option(help="Times the pace that `time` tells of; as fast as possible if left out.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help="The server; the one of the settings if left out.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="The API key; BELLRINGER_API_KEY or the first key if left out.")
-    ] = None,
-    run: Annotated[str | None, typer.Option(help="The id of an interrupted run that is to go on.")] = None,
+    url: Url = None,
+    key: Key = None,
+    run_id: Annotated[str | None, typer.Option("--run", help="The id of an interrupted run that is to go on.")] = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Feed a file of events, plain or CloudEvents, through the HTTP API.
@@ -104,12 +93,12 @@ def replay(
 
     if speed is not None and not 0 < speed < math.inf:
         raise typer.BadParameter("it must be above 0", param_hint="--speed")
-    if run is not None and not is_run(run):
+    if run_id is not None and not is_run(run_id):
         raise typer.BadParameter("1 to 100 letters, digits, dots, dashes or underscores", param_hint="--run")
-    config = _read(config_file)
+    config = read_settings(config_file)
     url = url or url_of(config.edge.host, config.edge.port)
     messages = Console(stderr=True, highlight=False, markup=False)
-    code = _run(replay_file(file, url, key or _known_key(config), run, speed, console, messages))
+    code = run(replay_file(file, url, key or known_key(config), run_id, speed, console, messages))
     raise typer.Exit(code)
 
 
@@ -119,7 +108,7 @@ def check_config(
     list_settings: Annotated[bool, typer.Option("--list", help="Show every setting.")] = False,  # noqa: FBT002
 ) -> None:
     """Check the settings without starting anything."""
-    config = _read(config_file)
+    config = read_settings(config_file)
     if list_settings:
         # Folded, not cut short, where the terminal is narrow.
         columns = [Column(title, overflow="fold") for title in ("environment variable", "in bellringer.toml", "value")]
@@ -149,7 +138,7 @@ def create_key(
     config_file: ConfigFile = None,
 ) -> None:
     """Make a key for one environment. It is shown once, with its pair for clients of AWS, as lines of an .env file."""
-    config = _read(config_file)
+    config = read_settings(config_file)
     limit = rate_limit_of(rate, burst)
 
     async def create() -> tuple[str, SigningPair]:
@@ -164,31 +153,29 @@ def create_key(
             )
             return key, await keys.signing_pair(key)
 
-    _show_key(*_run(create()))
+    _show_key(*run(create()))
 
 
 @keys_app.command("pair")
 def show_pair(
-    key: Annotated[
-        str | None, typer.Option(help="The API key; BELLRINGER_API_KEY or the first key if left out.")
-    ] = None,
+    key: Key = None,
     config_file: ConfigFile = None,
 ) -> None:
     """Show a key that you hold with its pair for clients of AWS, as lines of an .env file."""
-    config = _read(config_file)
-    known = key or _known_key(config)
+    config = read_settings(config_file)
+    known = key or known_key(config)
 
     async def find() -> SigningPair:
         async with open_database(config) as database:
             return await Keys(database, SystemClock()).signing_pair(known)
 
-    _show_key(known, _run(find()))
+    _show_key(known, run(find()))
 
 
 @keys_app.command("list")
 def list_keys(config_file: ConfigFile = None) -> None:
     """List the keys; the keys themselves are not stored."""
-    config = _read(config_file)
+    config = read_settings(config_file)
 
     async def listed() -> Table:
         titles = ("environment", "name", "ends in", "scopes", "limit", "access key id", "created", "revoked")
@@ -208,7 +195,7 @@ def list_keys(config_file: ConfigFile = None) -> None:
                 )
         return table
 
-    console.print(_run(listed()))
+    console.print(run(listed()))
 
 
 @keys_app.command("revoke")
@@ -216,47 +203,20 @@ def revoke_key(
     key_id: Annotated[UUID, typer.Argument(help="The id that `keys list` shows.")], config_file: ConfigFile = None
 ) -> None:
     """Revoke a key: within a second nothing takes it any more."""
-    config = _read(config_file)
+    config = read_settings(config_file)
 
     async def revoke() -> None:
         async with open_database(config) as database:
             await Keys(database, SystemClock()).revoke(key_id)
 
-    _run(revoke())
+    run(revoke())
     console.print(f"Revoked {key_id}.")
-
-
-def _read(config_file: Path | None) -> Config:
-    config = read_config(os.environ, config_file)
-    log_format = config.log.format
-    configure_logs(
-        config.log.level, ("text" if sys.stderr.isatty() else "json") if log_format == "auto" else log_format
-    )
-    return config
-
-
-def _known_key(config: Config) -> str:
-    from bellringer.foreground import KEY_FILE  # noqa: PLC0415 - keeps the other commands quick
-
-    if config.api_key is not None:
-        return config.api_key
-    file = Path(config.data_directory) / KEY_FILE
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except FileNotFoundError:
-        raise StartupError(f"no API key: give --key or BELLRINGER_API_KEY; there is none in {file}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise StartupError(f"the API key in {file} cannot be read: {error}") from None
 
 
 def _show_key(key: str, pair: SigningPair) -> None:
     typer.echo(f"BELLRINGER_API_KEY={key}")
     typer.echo(f"AWS_ACCESS_KEY_ID={pair.access_key_id}")
     typer.echo(f"AWS_SECRET_ACCESS_KEY={pair.secret_access_key}")
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return uvloop.run(work)
 
 
 def _shown(config: Config, path: str) -> str:

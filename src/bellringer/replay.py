@@ -122,7 +122,7 @@ async def open_api(url: str, key: str) -> AsyncIterator[Api]:
     url = url.rstrip("/")
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ReplayError(f"{_printable(url)} is not the address of a server; write http://host:port")
+        raise ReplayError(f"{printable(url)} is not the address of a server; write http://host:port")
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise ReplayError("the API key is empty or holds characters that no key has")
     builder = ClientBuilder().user_agent(f"bellringer/{__version__}").timeout(_ANSWER_TIMEOUT)
@@ -296,7 +296,7 @@ class Replay:
         if answer.status in _HOPELESS or answer.status < 400:
             raise ReplayError(f"{self._api.url} takes no events from us: {detail}")
         self.counts.refused += 1
-        self._tell(_printable(f"line {line.number}: {f'{field}: ' if field else ''}{detail}"))
+        self._tell(printable(f"line {line.number}: {f'{field}: ' if field else ''}{detail}"))
 
     async def _answer_to(self, line: _Line) -> Answer | None:
         """What the server says in the end; None when the replay halts before that."""
@@ -395,7 +395,7 @@ def _retry_after_seconds(value: str | None) -> float | None:
     return max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text of others, safe for a terminal."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 

@@ -51,6 +51,23 @@ async def test_the_list_tells_what_each_task_calls_and_when(
     assert f"reports paused every 1 h message to reports every 1 h {DASH} {DASH}" in listed
 
 
+async def test_the_next_fire_time_is_told_though_it_is_picked(
+    site: Site, database: Database, reader: httpx.AsyncClient
+) -> None:
+    await site.add_task("tick", cron="* * * * *")
+    async with database.connection() as connection:
+        await connection.execute("UPDATE bellringer.tasks SET next_fire_at = next_fire_at + interval '10 min'")
+    assert re.search(r"every minute \* \* \* \* \* in (\d+ s|1 min) ", await text_at(reader, "/console/tasks"))
+    assert re.search(r"Next fire time in (\d+ s|1 min) ", await text_at(reader, "/console/tasks/tick"))
+
+
+async def test_a_fire_time_that_is_overdue_is_told(site: Site, database: Database, reader: httpx.AsyncClient) -> None:
+    await site.add_task("tick", every_seconds=3600)
+    async with database.connection() as connection:
+        await connection.execute("UPDATE bellringer.tasks SET next_fire_at = next_fire_at - interval '2 h'")
+    assert re.search(r"Next fire time (1 h|59 min) ago", await text_at(reader, "/console/tasks/tick"))
+
+
 async def test_the_list_is_filtered_and_turned_page_by_page(site: Site, reader: httpx.AsyncClient) -> None:
     for number in range(26):
         await site.add_task(f"sweep.{number:02}")

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not LIBRARY.exists(), reason="needs Debian's libfaketime: apt-get install libfaketime"),
 ]
 
-SIZE = Size(seconds=30, one_time_tasks=200, recurring_tasks=40, crashing_tasks=3)
+SIZE = Size(seconds=25, one_time_tasks=200, recurring_tasks=40, crashing_tasks=3)
 FAULTS = {
     "crash postgres",
     "kill a picker",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import NoReturn
+from typing import NoReturn, Self
 
 import asyncpg
 import msgspec
@@ -59,10 +60,15 @@ class Publishing:
         self.errors = list(errors)
         self.commits = 0
 
-    async def apply(self, connection: Connection) -> None:
-        await connection.execute("INSERT INTO bellringer.run_durations VALUES ('mark', '{1}')")
-        if self.errors:
-            raise self.errors.pop()
+    @classmethod
+    async def apply(cls, connection: Connection, effects: Sequence[Self]) -> None:
+        for effect in effects:
+            await connection.execute(
+                "INSERT INTO bellringer.run_durations VALUES ('mark', '{1}')"
+                " ON CONFLICT (subject) DO UPDATE SET seconds = run_durations.seconds || EXCLUDED.seconds"
+            )
+            if effect.errors:
+                raise effect.errors.pop()
 
     def committed(self) -> None:
         self.commits += 1
@@ -299,6 +305,24 @@ async def test_an_effect_that_could_not_be_for_now_is_tried_again(stage: Stage) 
         (row,) = await stage.until_ended(task)
         await stage.until_acknowledged()
     assert (row["outcome"], await marks(stage), effect.commits) == ("succeeded", 1, 1)
+
+
+async def test_an_effect_that_is_at_fault_leaves_those_alone_that_share_its_commit(stage: Stage) -> None:
+    always = [NotFound("there is no queue orders")] * 10
+    effects = {"first": Publishing(), "bad": Publishing(*always), "last": Publishing()}
+    all_run = asyncio.Barrier(len(effects))
+
+    async def publish(invocation: Invocation) -> Publishing:
+        await all_run.wait()
+        return effects[invocation.task]
+
+    tasks = [await stage.add_task(name) for name in effects]
+    for task in tasks:
+        await stage.post(await stage.due(task))
+    async with executing(stage, Recorder(dict.fromkeys(effects, publish))):
+        ended = [await stage.until_ended(task) for task in tasks]
+    assert [row["outcome"] for (row,) in ended] == ["succeeded", "failed", "succeeded"]
+    assert [effect.commits for effect in effects.values()] == [1, 0, 1]
 
 
 async def test_a_run_that_was_given_up_for_dead_has_no_effect(stage: Stage) -> None:

@@ -376,6 +376,28 @@ async def test_an_async_function_that_will_not_end_is_abandoned(scheduler: Sched
     await until(lambda: _equals(lambda: abandoned("refuse"), 0))
 
 
+async def test_an_async_function_that_holds_up_the_others_is_interrupted(scheduler: Scheduler) -> None:
+    @scheduler.task
+    async def spin() -> None:
+        await asyncio.sleep(0)
+        while True:
+            pass
+
+    @scheduler.task
+    async def rest() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+
+    strict = FunctionCaller(scheduler, most_held_up_seconds=0.05)
+    resting = asyncio.create_task(call(strict, "rest"))
+    with capture_logs() as logs, pytest.raises(CallFailed) as failed:
+        await call(strict, "spin")
+    assert str(failed.value) == "it held up all others for 0.05 s: a function that blocks must not be async"
+    assert [(log["event"], log["function"]) for log in logs] == [("function holds up the event loop", "spin")]
+    await resting
+    strict.close()
+
+
 async def test_a_call_that_is_cancelled_again_while_it_waits_abandons_at_once(scheduler: Scheduler) -> None:
     began, released = threading.Event(), threading.Event()
 

@@ -31,7 +31,7 @@ async def called(
 
 async def apply(database: Database, effect: Publishing) -> None:
     async with database.transaction() as connection:
-        await effect.apply(connection)
+        await Publishing.apply(connection, [effect])
     effect.committed()
 
 
@@ -56,7 +56,7 @@ async def test_nothing_is_published_by_a_transaction_that_fails(
     async with database.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await effect.apply(connection)
+        await Publishing.apply(connection, [effect])
         await transaction.rollback()
     queue = await broker.queue(environment.id, "reports")
     assert await broker.claim(queue, 10) == []

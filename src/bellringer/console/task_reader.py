@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from statistics import median
@@ -52,6 +52,13 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     seconds: float
     read: Callable[[Environment, View], Awaitable[Fragments]]
+
+
+class ListedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of the list and when it fires next: not when it is picked next, which is later."""
+
+    task: Task
+    next_fire_at: datetime | None
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +130,11 @@ class TaskReader:
             after=view.after,
             limit=TASKS_SHOWN,
         )
-        return {"task-list": {"page": page, "view": view, "states": list(TaskState)}}
+        now = await self._tasks.now()
+        listed = [ListedTask(task=task, next_fire_at=next(_fire_times(task, now), None)) for task in page.tasks]
+        return {
+            "task-list": {"listed": listed, "next_page": page.next, "view": view, "states": list(TaskState)},
+        }
 
     async def _figures(self, environment: Environment, _view: View) -> Fragments:
         figures = (await self._samples.figures([environment.id]))[environment.id]
@@ -166,14 +177,15 @@ class TaskReader:
         found = await self._tasks.occurrences(environment.id, view.name, before=before, limit=OCCURRENCES_SHOWN + 1)
         axis = Axis.over([Times.of(one) for one in found[:OCCURRENCES_SHOWN]], self._promise_seconds, now)
         entries = [_entry(one, axis, now) for one in found]
+        fire_times = list(islice(_fire_times(task, now), _FIRE_TIMES_SHOWN))
         return {
             "task-actions": {"task": task},
             "task-state": {
                 "task": task,
                 "punctuality": _punctuality(found, self._promise_seconds),
-                "newest": found[0] if found else None,
+                "fire_times": fire_times,
             },
-            "task-next": {"task": task, "fire_times": _fire_times(task)},
+            "task-next": {"task": task, "fire_times": fire_times},
             "task-history": {
                 "task": task,
                 "axis": axis,
@@ -260,12 +272,13 @@ def _id_of(text: str) -> int:
     return int(text)
 
 
-def _fire_times(task: Task) -> list[datetime]:
-    """The next ones."""
-    if task.next_fire_at is None:
-        return []
-    later = fire_times_of(task.definition.schedule, created_at=task.created_at).upcoming(task.next_fire_at)
-    return [task.next_fire_at, *islice(later, _FIRE_TIMES_SHOWN - 1)]
+def _fire_times(task: Task, now: datetime) -> Iterator[datetime]:
+    """The fire times to come, those too that are picked already; first the one that is overdue, if pickers are."""
+    if task.state is not TaskState.ACTIVE:
+        return
+    if task.next_fire_at is not None and task.next_fire_at <= now:
+        yield task.next_fire_at
+    yield from fire_times_of(task.definition.schedule, created_at=task.created_at).upcoming(now)
 
 
 def _punctuality(occurrences: Sequence[Occurrence], promise_seconds: float) -> Punctuality:

@@ -51,7 +51,8 @@ def _one_task(pages: Pages, reader: TaskReader) -> list[ControllerRouterHandler]
     @get("/console/tasks/{name:str}")
     async def task(request: AnyRequest, environment: SignedIn, name: FromPath[str]) -> Response[str]:
         values = await reader.read(environment, _view(request, room="task", name=name))
-        payload = shown(bytes(values["task"].definition.payload), most_characters=_PAYLOAD_CHARACTERS)
+        raw = bytes(values["task"].definition.payload)
+        payload = None if raw == b"null" else shown(raw, most_characters=_PAYLOAD_CHARACTERS)
         return pages.page("task.html", environment=environment, base_url=base_url(request), payload=payload, **values)
 
     @get("/console/tasks/{name:str}/occurrences/{fire_at:str}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, Self
 
 from bellringer.kernel.database import Connection
 from bellringer.scheduler.model import Invocation
@@ -11,8 +12,12 @@ from bellringer.scheduler.model import Invocation
 class Effect(Protocol):
     """Something to do in the transaction that records the end of a run: both happen, or neither."""
 
-    async def apply(self, connection: Connection) -> None:
-        """Do it, as the last statements of the transaction. What it raises makes the run a failure."""
+    @classmethod
+    async def apply(cls, connection: Connection, effects: Sequence[Self]) -> None:
+        """Do all of them, as the last statements of a transaction that records as many ends.
+
+        Raises `InvalidInput`, `NotFound` or `Conflict` for one that makes its run a failure; the others come again.
+        """
         ...
 
     def committed(self) -> None:

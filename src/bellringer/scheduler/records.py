@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+import asyncpg
+
 from bellringer.kernel.backoff import Backoff
-from bellringer.kernel.batcher import MicroBatcher
+from bellringer.kernel.batcher import BatcherConfig, MicroBatcher
 from bellringer.kernel.database import ITEM_FAULTS, Database
-from bellringer.kernel.errors import Unavailable
+from bellringer.kernel.errors import Conflict, InvalidInput, NotFound, Unavailable
 from bellringer.kernel.logs import get_logger
 from bellringer.scheduler import occurrence_store
 from bellringer.scheduler.caller import Effect
@@ -20,6 +22,9 @@ from bellringer.scheduler.occurrence_store import AttemptEnd, Started, StartRequ
 T = TypeVar("T")
 
 _LOCKED_SECONDS = 0.1
+_EFFECTS = BatcherConfig(max_batch_items=200)
+_EFFECT_FAULTS = (InvalidInput, NotFound, Conflict, asyncpg.PostgresError)
+"""Of these one run is at fault; those that it shared a transaction with try again without it."""
 
 _log = get_logger(__name__)
 _backoff = Backoff(first_seconds=0.2, cap_seconds=5.0)
@@ -34,6 +39,9 @@ class Records:
         self._config = config
         self._starts = MicroBatcher[StartRequest, Started]("start", self._write_starts, isolate=ITEM_FAULTS)
         self._ends = MicroBatcher[AttemptEnd, bool | None]("end", self._write_ends, isolate=ITEM_FAULTS)
+        self._ends_with_effects = MicroBatcher[tuple[AttemptEnd, Effect], bool | None](
+            "end with effect", self._write_ends_with_effects, config=_EFFECTS, isolate=_EFFECT_FAULTS
+        )
 
     async def start(self, request: StartRequest) -> Started:
         """Ask whether an attempt may start. Raises `Unavailable`: then it may have been recorded as started."""
@@ -45,17 +53,7 @@ class Records:
 
     async def end_with(self, effect: Effect, ended: AttemptEnd) -> bool:
         """Record an end and do what goes along with it, both or neither. Raises what the effect raises."""
-
-        async def commit() -> bool | None:
-            async with self._database.transaction() as connection:
-                (is_news,) = await occurrence_store.end(connection, [ended])
-                if is_news:
-                    await effect.apply(connection)
-            return is_news
-
-        if is_news := await insist(commit):
-            effect.committed()
-        return is_news
+        return await insist(lambda: self._ends_with_effects.submit((ended, effect)))
 
     async def _write_starts(self, requests: Sequence[StartRequest]) -> list[Started | Exception]:
         async with self._database.connection() as connection:
@@ -72,6 +70,18 @@ class Records:
     async def _write_ends(self, ends: Sequence[AttemptEnd]) -> list[bool | Exception | None]:
         async with self._database.connection() as connection:
             return [*await occurrence_store.end(connection, ends)]
+
+    async def _write_ends_with_effects(
+        self, ends: Sequence[tuple[AttemptEnd, Effect]]
+    ) -> list[bool | Exception | None]:
+        async with self._database.transaction() as connection:
+            answers = await occurrence_store.end(connection, [ended for ended, _ in ends])
+            effects = [effect for (_, effect), is_news in zip(ends, answers, strict=True) if is_news]
+            for kind in dict.fromkeys(type(effect) for effect in effects):
+                await kind.apply(connection, [effect for effect in effects if type(effect) is kind])
+        for effect in effects:
+            effect.committed()
+        return [*answers]
 
 
 async def insist(work: Callable[[], Awaitable[T | None]], *, on: type[Exception] = Unavailable) -> T:

@@ -74,15 +74,16 @@ WHERE sample.environment_id = environment.id AND sample.at < (
     WHERE environment_id = environment.id AND at < (SELECT clock_timestamp()) - make_interval(secs => $1)
 )
 """
+# The clock is asked once: asked row by row, it would have every row of the environment looked at.
 READ = """
 (
     SELECT * FROM bellringer.scheduler_samples
-    WHERE environment_id = $1 AND at <= clock_timestamp() - make_interval(secs => $2) ORDER BY at DESC LIMIT 1
+    WHERE environment_id = $1 AND at <= (SELECT clock_timestamp()) - make_interval(secs => $2) ORDER BY at DESC LIMIT 1
 )
 UNION ALL
 (
     SELECT * FROM bellringer.scheduler_samples
-    WHERE environment_id = $1 AND at > clock_timestamp() - make_interval(secs => $2) ORDER BY at
+    WHERE environment_id = $1 AND at > (SELECT clock_timestamp()) - make_interval(secs => $2) ORDER BY at
 )
 ORDER BY at
 """

@@ -7,12 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.support.kubernetes_api import TOKEN, KubernetesApi, kubernetes_api
+from tests.support.scaling_decisions import ScalingDecision, scaling_decisions
 from tests.support.scheduler_tasks import HOOK, insert_durations, insert_occurrences, insert_tasks
 from tests.support.waiting import until
 
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
-from bellringer.scheduler.orchestrator import OrchestratorConfig, orchestrator_of, store
+from bellringer.scheduler.orchestrator import OrchestratorConfig, orchestrator_of
 from bellringer.scheduler.orchestrator.config import KubernetesConfig, WebhookConfig
 from bellringer.scheduler.orchestrator.drivers import driver_of
 from bellringer.scheduler.orchestrator.loops import Orchestrator
@@ -49,10 +50,9 @@ async def stop(service: Orchestrator) -> None:
     await service.run(stopping)
 
 
-async def rounds(database: Database) -> list[store.ScalingDecision]:
-    """What was written down, the oldest first."""
+async def rounds(database: Database) -> list[ScalingDecision]:
     async with database.connection() as connection:
-        return (await store.newest(connection, 100))[::-1]
+        return await scaling_decisions(connection)
 
 
 async def let_time_pass(database: Database, seconds: int) -> None:
@@ -104,6 +104,7 @@ async def test_a_driver_that_fails_is_written_down_and_asked_again(
     api.token = TOKEN
     await service.look()
     refused, done = await rounds(database)
+    assert refused.current is None
     assert refused.problem is not None
     assert refused.problem.endswith("401 Unauthorized")
     assert (done.problem, done.desired, api.replicas) == (None, 11, 11)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import pytest
 from tests.support.accesses import accesses_of
 from tests.support.plans import MODES, PlanMode
 from tests.support.postgres import Cluster
+from tests.support.scaling_decisions import scaling_decisions
 from tests.support.scheduler_tasks import HOOK, insert_durations, insert_occurrences, insert_tasks
 
 from bellringer.edge.model import Environment
@@ -183,6 +185,27 @@ async def test_a_sample_stands_for_all_and_every_second_counts_in_full(
 HOOK_SUBJECT = f"http {HOOK.url}"
 
 
+async def test_tasks_that_come_and_go_while_it_looks_do_not_disturb_it(
+    database: Database, connection: Connection, environment: Environment
+) -> None:
+    await insert_tasks(connection, environment.id, "task", in_seconds=300, copies=500)
+    looking = asyncio.create_task(_look_again_and_again(connection))
+    async with database.connection() as other:
+        for second in range(40):
+            await insert_tasks(other, environment.id, f"new-{second}-", in_seconds=100 + second)
+            await other.execute("DELETE FROM bellringer.tasks WHERE name LIKE $1", f"new-{second}-%")
+    assert set(await looking) <= {500, 501}
+
+
+async def _look_again_and_again(connection: Connection) -> list[int]:
+    found = []
+    for _ in range(40):
+        seen = await standing(connection)
+        assert sum(due.tasks for due in seen.dues) == pytest.approx(seen.due)
+        found.append(seen.due)
+    return found
+
+
 async def test_a_second_of_which_nothing_was_drawn_is_like_the_others(
     connection: Connection, environment: Environment
 ) -> None:
@@ -216,10 +239,10 @@ async def test_rounds_are_kept_and_forgotten_in_their_order(connection: Connecti
     assert await store.last_desired(connection, "dry-run") == 3
     assert await store.last_desired(connection, "webhook") is None
 
-    newest, _ = await store.newest(connection, 10)
+    *_, newest = await scaling_decisions(connection)
     assert (newest.driver, newest.problem, newest.reason) == ("webhook", "POST …: 500", DECISION.reason)
     await store.forget(connection, found.now + timedelta(seconds=100), 60)
-    assert await store.newest(connection, 10) == []
+    assert await scaling_decisions(connection) == []
 
 
 FILL = f"""
@@ -254,7 +277,6 @@ CASES: dict[str, tuple[str, tuple[object, ...], set[str], int]] = {
     "oldest wait": (store.OLDEST_WAIT, (), {"occurrences_open"}, 2),
     "past": (store.PAST, (MOMENT, 480.0), {"scaling_decisions_at"}, 10),
     "forget": (store.FORGET, (MOMENT, 9999 * 60.0), {"scaling_decisions_at"}, 3),
-    "newest": (store.NEWEST, (10,), {"scaling_decisions_at"}, 11),
     "last desired": (store.LAST_DESIRED, ("dry-run",), {"scaling_decisions_at"}, 2),
 }
 

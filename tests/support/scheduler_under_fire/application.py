@@ -17,7 +17,7 @@ import msgspec
 from tests.support.scheduler_history.records import Result
 from tests.support.scheduler_under_fire.settings import RUNS_FILE
 
-from bellringer.scheduler.callers.threads import Interrupted
+from bellringer.scheduler.callers.interruption import Interrupted
 from bellringer.scheduler.functions import Scheduler, current
 
 scheduler = Scheduler()

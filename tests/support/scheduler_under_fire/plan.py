@@ -166,7 +166,7 @@ def _recurring_steps(size: Size, made: float, random: Random) -> Iterator[Step]:
         is_paused = verb is Verb.PAUSE
         schedule = _recurring_schedule(random) if verb is Verb.CHANGE else None
         yield Step(seconds=at, verb=verb, schedule=schedule)
-    yield Step(seconds=max(at + 1, size.seconds), verb=random.choice([Verb.PAUSE, Verb.PAUSE, Verb.CANCEL]))
+    yield Step(seconds=size.seconds + size.calm_seconds, verb=random.choice([Verb.PAUSE, Verb.PAUSE, Verb.CANCEL]))
 
 
 def _one_time_steps(made: float, random: Random) -> Iterator[Step]:

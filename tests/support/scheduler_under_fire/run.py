@@ -99,11 +99,15 @@ def run_under_fire(
         driving = _Driving(postgres.url, list(plan(size, random)))
         faults = Faults(postgres, pickers, executors, random)
         driving.start()
-        while not (driving.has_ended() and faults.have_all_struck):
+        ends_at = time.monotonic() + size.seconds
+        while time.monotonic() < ends_at or not faults.have_all_struck:
             _wait(random.uniform(*pause_seconds), faults)
             tell(faults.strike())
         faults.mend(everything=True)
-        tell("everything was asked; no more faults")
+        tell("no more faults")
+        while not driving.has_ended():
+            _wait(_TICK_SECONDS, faults)
+        tell("everything was asked")
         left = _drain(postgres.url, faults)
         for server in [*pickers, *executors]:
             server.terminate()

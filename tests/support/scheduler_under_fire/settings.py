@@ -33,9 +33,10 @@ CLOCKS_APART_SECONDS = 60
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How long tasks are made, used and run, and how many there are; without faults the rest takes a few seconds."""
+    """How many tasks there are, how long they are made, used and struck by faults, and how long they go on after that."""
 
     seconds: float
+    calm_seconds: float = 12.0
     one_time_tasks: int
     recurring_tasks: int
     crashing_tasks: int

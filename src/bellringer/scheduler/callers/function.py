@@ -11,6 +11,7 @@ from prometheus_client import Gauge
 
 from bellringer.kernel.errors import InvalidInput
 from bellringer.kernel.logs import get_logger
+from bellringer.scheduler.callers.loop_guard import LoopGuard
 from bellringer.scheduler.callers.threads import Threads
 from bellringer.scheduler.functions import Function, Scheduler, running
 from bellringer.scheduler.model import CallFailed, FunctionCall, Invocation
@@ -26,13 +27,15 @@ class FunctionCaller:
     """Runs function calls: async functions in the event loop, others in threads.
 
     A function that does not end within `grace_seconds` of its cancellation is abandoned: nobody waits for it any more,
-    neither the executor nor the end of the process.
+    neither the executor nor the end of the process. An async one that has the event loop for itself for
+    `most_held_up_seconds` fails.
     """
 
-    def __init__(self, scheduler: Scheduler, *, grace_seconds: float = 1.0) -> None:
+    def __init__(self, scheduler: Scheduler, *, grace_seconds: float = 1.0, most_held_up_seconds: float = 10.0) -> None:
         self._scheduler = scheduler
         self._grace_seconds = grace_seconds
         self._threads = Threads()
+        self._loop_guard = LoopGuard(most_seconds=most_held_up_seconds)
         self._abandoned: set[asyncio.Task[BaseException | None]] = set()
 
     async def call(self, invocation: Invocation) -> None:
@@ -60,6 +63,7 @@ class FunctionCaller:
     def close(self) -> None:
         """Let the threads that have nothing to do end."""
         self._threads.close()
+        self._loop_guard.close()
 
     async def _run(
         self, function: Function[..., Any], arguments: dict[str, Any], invocation: Invocation
@@ -71,7 +75,9 @@ class FunctionCaller:
                 returned = function(**arguments)
             else:
                 returned = await self._threads.run(functools.partial(function, **arguments))
-            if inspect.isawaitable(returned):
+            if inspect.iscoroutine(returned):
+                await self._loop_guard.guard(returned, function.name)
+            elif inspect.isawaitable(returned):
                 await returned
         except BaseException as error:  # noqa: BLE001 - SystemExit would end the process
             return error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import cast
 from urllib.parse import urlsplit
@@ -30,12 +29,13 @@ _AFTER_THE_TIME_LIMIT_SECONDS = 1.0
 class HttpCaller:
     """Runs HTTP calls; connections are kept and shared. An answer of 2xx is success, redirects are not followed.
 
-    A call that is cancelled ends here at once, and its connection at the time limit of the run.
+    Whom to trust and which proxy to ask is as the environment says (`SSL_CERT_FILE`, `HTTPS_PROXY`, `NO_PROXY`). A call
+    that is cancelled ends here at once, and its connection at the time limit of the run.
     """
 
-    def __init__(self, *, connect_timeout_seconds: float = 10.0, root_certificates: Sequence[bytes] = ()) -> None:
-        """`root_certificates`, in PEM, are trusted beside the usual ones."""
-        builder = (
+    def __init__(self, *, connect_timeout_seconds: float = 10.0) -> None:
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._client = (
             ClientBuilder()
             .user_agent(f"bellringer/{__version__}")
             .follow_redirects(enable=False)
@@ -47,11 +47,8 @@ class HttpCaller:
             .brotli(enable=False)
             .zstd(enable=False)
             .deflate(enable=False)
+            .build()
         )
-        for certificate in root_certificates:
-            builder = builder.add_root_certificate_pem(certificate)
-        self._connect_timeout_seconds = connect_timeout_seconds
-        self._client = builder.build()
 
     async def call(self, invocation: Invocation) -> None:
         """Send the request; return when its answer was read, or 64 KiB of it. Raises `CallFailed`."""

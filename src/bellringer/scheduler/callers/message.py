@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
@@ -24,9 +26,16 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
     queue: Queue
     publication: Publication
 
-    async def apply(self, connection: Connection) -> None:
-        """Publish. Raises `NotFound` when the queue was deleted just now."""
-        await self.broker.publish(connection, self.queue, [self.publication])
+    @classmethod
+    async def apply(cls, connection: Connection, effects: Sequence[Publishing]) -> None:
+        """Publish, queue by queue. Raises `NotFound` when a queue was deleted just now."""
+        by_queue: defaultdict[int, list[Publishing]] = defaultdict(list)
+        for effect in effects:
+            by_queue[effect.queue.number].append(effect)
+        # The order of the numbers keeps two executors from waiting for each other.
+        for _, publishings in sorted(by_queue.items()):
+            broker, queue = publishings[0].broker, publishings[0].queue
+            await broker.publish(connection, queue, [publishing.publication for publishing in publishings])
 
     def committed(self) -> None:
         """Wake a claim that waits for the message."""

@@ -61,7 +61,7 @@ class OrchestratorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     maximum: Count = 20
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 100
     interval_seconds: Seconds = 60
-    watch_seconds: Seconds = 15
+    watch_seconds: Annotated[int, msgspec.Meta(ge=1, le=20)] = 15
     look_ahead_seconds: Annotated[int, msgspec.Meta(ge=60, le=3600)] = 600
     window_seconds: Annotated[int, msgspec.Meta(ge=1, le=600)] = 30
     provisioning_seconds: Seconds = 90

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection
 
 from bellringer.kernel.database import Database
+from bellringer.kernel.errors import Unavailable
 from bellringer.kernel.lease import Lease
 from bellringer.kernel.logs import get_logger
 from bellringer.kernel.service import Loop
@@ -17,6 +18,9 @@ from bellringer.scheduler.orchestrator.forecast import demand, loads
 from bellringer.scheduler.orchestrator.scaling import Decision, Situation, decide, is_time
 
 KEPT_SECONDS = 7 * 24 * 3600.0
+
+# Renewed at every watch, of which one may be held up by a driver that is slow to answer, twice.
+_LEASE_SECONDS = 60.0
 
 _log = get_logger(__name__)
 
@@ -33,7 +37,7 @@ class Orchestrator(Loop):
         self._database = database
         self._driver = driver
         self._config = config
-        self._lease = Lease(database, "orchestrator", ttl_seconds=2.5 * config.interval_seconds)
+        self._lease = Lease(database, "orchestrator", ttl_seconds=_LEASE_SECONDS)
         self._has_told = False
         self._looked_at = -math.inf
 
@@ -43,7 +47,10 @@ class Orchestrator(Loop):
             await super().run(stopping)
         finally:
             await self._driver.close()
-        await self._lease.release()
+        try:
+            await self._lease.release()
+        except Unavailable as error:
+            _log.warning("the lease was not released", error=str(error))
 
     async def run_once(self) -> bool:
         """Do a round, if it is time for one and nobody else does."""
@@ -86,11 +93,12 @@ class Orchestrator(Loop):
             ),
             config,
         )
+        before = known if problem is None else None
         if problem is None:
             problem = await self._order(decision, known, standing.busy, is_asked=current is not None)
         self._tell(decision, known, problem)
         async with self._database.connection() as connection:
-            await store.record(connection, standing, self._driver.name, known, decision, problem)
+            await store.record(connection, standing, self._driver.name, before, decision, problem)
             await store.forget(connection, standing.now, KEPT_SECONDS)
 
     def _needs(self, standing: store.Standing) -> list[float]:

@@ -101,7 +101,6 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 # Index: scaling_decisions_at.
 FORGET = "DELETE FROM bellringer.scaling_decisions WHERE at < $1::timestamptz - make_interval(secs => $2)"
 # Index: scaling_decisions_at.
-NEWEST = "SELECT * FROM bellringer.scaling_decisions ORDER BY at DESC LIMIT $1"
 LAST_DESIRED = """
 SELECT desired FROM bellringer.scaling_decisions WHERE driver = $1 AND problem IS NULL ORDER BY at DESC LIMIT 1
 """
@@ -122,36 +121,22 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     busy: frozenset[int]
 
 
-class ScalingDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A round of the orchestrator as it was recorded."""
-
-    at: datetime
-    driver: str
-    runs_due: int
-    slots: float
-    waiting: int
-    executors_seen: int
-    current: int | None
-    needed: int
-    desired: int
-    reason: str
-    problem: str | None
-
-
 async def read_standing(
     connection: Connection, look_ahead_seconds: int, default_seconds: float, budget: int = BUDGET
 ) -> Standing:
     """How things stand now; a run of which nothing is known is taken to last `default_seconds`."""
-    now: datetime = await connection.fetchval(NOW)
-    span = (now, float(look_ahead_seconds))
-    counted = await connection.fetch(COUNT, *span)
-    totals = {
-        is_task: {row["second"]: row["total"] for row in counted if row["is_task"] == is_task}
-        for is_task in (True, False)
-    }
-    strides = [_strides(totals[is_task], look_ahead_seconds, budget) for is_task in (True, False)]
-    drawn = await connection.fetch(SAMPLE, *span, *strides)
-    ((executors, running, busy),) = await connection.fetch(EXECUTORS, now, socket.gethostname())
+    # One snapshot, so that what is drawn was counted.
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        now: datetime = await connection.fetchval(NOW)
+        span = (now, float(look_ahead_seconds))
+        counted = await connection.fetch(COUNT, *span)
+        totals = {
+            is_task: {row["second"]: row["total"] for row in counted if row["is_task"] == is_task}
+            for is_task in (True, False)
+        }
+        strides = [_strides(totals[is_task], look_ahead_seconds, budget) for is_task in (True, False)]
+        drawn = await connection.fetch(SAMPLE, *span, *strides)
+        ((executors, running, busy),) = await connection.fetch(EXECUTORS, now, socket.gethostname())
     first_due_at = min((row["first_due_at"] for row in counted if row["first_due_at"] is not None), default=now)
     return Standing(
         now=now,
@@ -243,9 +228,3 @@ async def last_desired(connection: Connection, driver: str) -> int | None:
 async def forget(connection: Connection, now: datetime, kept_seconds: float) -> None:
     """Remove old rounds."""
     await connection.execute(FORGET, now, kept_seconds)
-
-
-async def newest(connection: Connection, limit: int) -> list[ScalingDecision]:
-    """The newest rounds, the newest first."""
-    rows = await connection.fetch(NEWEST, limit)
-    return [ScalingDecision(**{name: row[name] for name in ScalingDecision.__struct_fields__}) for row in rows]
