@@ -1,5 +1,5 @@
-"""The scheduler's statements, those inside its functions too, walk indexes and read no more rows than they need, whatever
-the planner knows: its statistics may be missing, or tell of a moment when everything was otherwise.
+"""The scheduler's statements, those inside its functions too, walk indexes and read no more rows than they need,
+whatever the planner knows: its statistics may be missing, or tell of a moment when everything was otherwise.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ SELECT '{ENVIRONMENT}', 'task' || number, 1, CASE WHEN number % 10 = 1 THEN '0 0
     CASE WHEN number % 10 IN (2, 3, 4, 5, 6) THEN 60 END,
     CASE WHEN number % 10 IN (7, 8, 9, 0) THEN '{BEGIN}'::timestamptz + number * interval '1 s' END,
     '{{"type": "function", "name": "work"}}', CASE WHEN number % 2 = 1 THEN 'skip' ELSE 'allow' END,
-    CASE WHEN number <= {DUE} THEN clock_timestamp() WHEN number % 10 <> 9 THEN clock_timestamp() + interval '1 day' END,
+    CASE WHEN number <= {DUE} THEN clock_timestamp()
+        WHEN number % 10 <> 9 THEN clock_timestamp() + interval '1 day' END,
     CASE WHEN number BETWEEN {2 * DUE} + 1 AND {3 * DUE} AND number % 2 = 1 THEN
         '{BEGIN}'::timestamptz + number * interval '1 s' END,
     CASE WHEN number % 4 < 2 THEN 1 ELSE 0 END
 FROM generate_series(1, {TASKS}) AS number;
 INSERT INTO bellringer.occurrences
     (task, fire_at, stage, due_at, picked_at, dispatched_at, started_at, ended_at, outcome, executor)
-SELECT number, '{BEGIN}'::timestamptz + number * interval '1 s', CASE number / {DUE} WHEN 0 THEN 0 WHEN 1 THEN 1 ELSE 2 END,
+SELECT number, '{BEGIN}'::timestamptz + number * interval '1 s',
+    CASE number / {DUE} WHEN 0 THEN 0 WHEN 1 THEN 1 ELSE 2 END,
     CASE WHEN number < 2 * {DUE} THEN clock_timestamp() - interval '40 s' ELSE '{BEGIN}' END, '{BEGIN}', '{BEGIN}',
     CASE WHEN number >= 2 * {DUE} THEN '{BEGIN}'::timestamptz END,
     CASE WHEN number > 3 * {DUE} THEN '{BEGIN}'::timestamptz END,
@@ -53,13 +55,15 @@ INSERT INTO bellringer.occurrences (task, fire_at, stage, due_at, picked_at)
 SELECT number, clock_timestamp() + interval '1 hour', 0, clock_timestamp() + interval '1 hour', clock_timestamp()
 FROM generate_series(1, 20000) AS number;
 INSERT INTO bellringer.incidents (environment_id, task, task_name, kind, is_announced, at)
-SELECT '{ENVIRONMENT}', number, 'task' || number, 'failed', number <= 49900, '{BEGIN}' FROM generate_series(1, 50000) AS number;
+SELECT '{ENVIRONMENT}', number, 'task' || number, 'failed', number <= 49900, '{BEGIN}'
+FROM generate_series(1, 50000) AS number;
 INSERT INTO bellringer.past_attempts (task, fire_at, attempt, due_at, outcome)
 SELECT number, '{BEGIN}'::timestamptz + number * interval '1 s', 1, '{BEGIN}', 'failed'
 FROM generate_series(1, {HISTORY}, 10) AS number;
 INSERT INTO bellringer.run_durations (subject, seconds)
 SELECT 'task ' || number, '{{1,2,3}}' FROM generate_series(1, 20000) AS number;
-INSERT INTO bellringer.executors (id, host, process, concurrency) VALUES ('{EXECUTOR}', 'host', 1, 1), ('{DEAD}', 'host', 2, 1);
+INSERT INTO bellringer.executors (id, host, process, concurrency)
+VALUES ('{EXECUTOR}', 'host', 1, 1), ('{DEAD}', 'host', 2, 1);
 """
 
 
@@ -153,11 +157,17 @@ CASES = {
     "forget occurrences where none is old": Case(
         statement=upkeep_store.FORGET_OCCURRENCES, arguments=(NO_HISTORY, 500), indexes={"occurrences_fire_at"}, rows=20
     ),
-    "forget tasks": Case(
-        statement=upkeep_store.FORGET_TASKS, arguments=(ALL_HISTORY, 100), indexes={"tasks_once_at"}, rows=200_000
+    "old tasks": Case(
+        statement=upkeep_store.LOCK_OLD_TASKS, arguments=(ALL_HISTORY, 100), indexes={"tasks_once_at"}, rows=200_000
     ),
-    "forget tasks where none is old": Case(
-        statement=upkeep_store.FORGET_TASKS, arguments=(NO_HISTORY, 100), indexes={"tasks_once_at"}, rows=20
+    "old tasks where none is old": Case(
+        statement=upkeep_store.LOCK_OLD_TASKS, arguments=(NO_HISTORY, 100), indexes={"tasks_once_at"}, rows=20
+    ),
+    "forget tasks": Case(
+        statement=upkeep_store.FORGET_TASKS,
+        arguments=(list(range(50_000, 50_100)),),
+        indexes={"tasks_pkey", "occurrences_pkey"},
+        rows=400,
     ),
     "forget incidents": Case(
         statement=upkeep_store.FORGET_INCIDENTS, arguments=(0.0, 100), indexes={"incidents_pkey"}, rows=500
