@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from bellringer.broker import SYSTEM_ENVIRONMENT, Broker, Consumer, ConsumerConfig
 from bellringer.broker.loops import Collector as BrokerCollector
@@ -49,7 +50,7 @@ from bellringer.scheduler.executor import Executor
 from bellringer.scheduler.functions import Scheduler, load_application
 from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
 from bellringer.scheduler.metrics import scheduler_metrics
-from bellringer.scheduler.orchestrator import orchestrator_of
+from bellringer.scheduler.orchestrator import OrchestratorConfig, orchestrator_of
 from bellringer.scheduler.orchestrator.drivers import EXECUTOR_COMMAND
 from bellringer.scheduler.picker import Dispatcher, Picker
 from bellringer.scheduler.queues import executed_queues
@@ -57,6 +58,9 @@ from bellringer.scheduler.routes import scheduler_routes
 from bellringer.scheduler.samples import Sampler as TaskSampler
 from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
+
+_GONE_AFTER_SECONDS = 8.0
+"""How long after the end of its runs a process that is told to stop is gone."""
 
 SUBSYSTEMS = ("kernel", "edge", "broker", "scheduler", "notifications")
 """In layer order: the order in which migrations are applied."""
@@ -219,7 +223,7 @@ async def assemble(
             pickers=[dispatcher, picker],
             executors=[executor],
             orchestrators=[
-                orchestrator_of(database, config.orchestrator, command=[*EXECUTOR_COMMAND, *executor_arguments])
+                orchestrator_of(database, _orchestration(config), command=[*EXECUTOR_COMMAND, *executor_arguments])
             ],
             api=[http_server],
         )
@@ -235,6 +239,17 @@ async def _open_application(
     home = await keys.ensure_environment(config.organisation, config.environment)
     await make_known(database, tasks, home.id, application)
     return application, home.id
+
+
+def _orchestration(config: Config) -> OrchestratorConfig:
+    """The settings of the orchestrator, with what it has to know of executors: their slots, and when they are gone."""
+    processes = config.orchestrator.processes
+    gone_after_seconds = max(processes.stop_timeout_seconds, config.scheduler.finish_seconds + _GONE_AFTER_SECONDS)
+    return replace(
+        config.orchestrator,
+        concurrency=config.scheduler.concurrency,
+        processes=replace(processes, stop_timeout_seconds=gone_after_seconds),
+    )
 
 
 def _take(batch_items: int, visibility_timeout_seconds: float) -> ConsumerConfig:

@@ -223,5 +223,5 @@ def _shown(config: Config, path: str) -> str:
     value: object = config
     for name in path.split("."):
         value = getattr(value, name)
-    is_secret = value is not None and path in {"api_key", "database.url", "notifications.smtp.url"}
+    is_secret = value is not None and path in _SECRET
     return "(set)" if is_secret else str(value)

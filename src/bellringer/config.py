@@ -53,6 +53,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         check_name(self.organisation, "organisation")
         check_name(self.environment, "environment")
+        if self.orchestrator.concurrency not in {OrchestratorConfig().concurrency, self.scheduler.concurrency}:
+            raise ValueError("scheduler.concurrency says what one executor does, to the orchestrator too")
         if self.api_key is not None:
             check_key(self.api_key)
 
@@ -74,11 +76,16 @@ VARIABLES: Mapping[str, str] = {
     "BELLRINGER_SQS_VERIFY_SIGNATURES": "sqs.verify_signatures",
     "BELLRINGER_TASKS": "scheduler.tasks",
     "BELLRINGER_EXECUTOR_CONCURRENCY": "scheduler.concurrency",
+    "BELLRINGER_EXECUTOR_FINISH_SECONDS": "scheduler.finish_seconds",
     "BELLRINGER_START_PROMISE_SECONDS": "scheduler.start_promise_seconds",
     "BELLRINGER_TASK_RETENTION_SECONDS": "scheduler.retention_seconds",
     "BELLRINGER_ORCHESTRATOR_DRIVER": "orchestrator.driver",
     "BELLRINGER_ORCHESTRATOR_MINIMUM": "orchestrator.minimum",
     "BELLRINGER_ORCHESTRATOR_MAXIMUM": "orchestrator.maximum",
+    "BELLRINGER_ORCHESTRATOR_DEPLOYMENT": "orchestrator.kubernetes.deployment",
+    "BELLRINGER_ORCHESTRATOR_NAMESPACE": "orchestrator.kubernetes.namespace",
+    "BELLRINGER_ORCHESTRATOR_WEBHOOK_URL": "orchestrator.webhook.url",
+    "BELLRINGER_ORCHESTRATOR_WEBHOOK_TOKEN_FILE": "orchestrator.webhook.token_file",
     "BELLRINGER_DIGEST_WINDOW_SECONDS": "notifications.digest_window_seconds",
     "BELLRINGER_RECIPIENTS_PER_EMAIL": "notifications.recipients_per_email",
     "BELLRINGER_EVENTS_PER_EMAIL": "notifications.events_per_email",

@@ -28,6 +28,8 @@ from bellringer.roles import Role, services_of
 KEY_FILE = "api-key"
 _KEY_VARIABLE = "BELLRINGER_API_KEY"
 _DEMO = "demo"
+_STOP_SECONDS = 12.0
+"""How long a service may take to stop beyond the time that executors give to their runs."""
 _WITH_HTTP = {Role.ALL, Role.API}
 _WORK = {
     Role.WORKER: "works on the queues and the tasks",
@@ -64,7 +66,11 @@ async def run_in_foreground(
         is_lasting = key is not None or config.api_key is not None
         if demo and not is_lasting:
             key = await stack.enter_async_context(_temporary_key(config, assembly))
-        supervisor = asyncio.create_task(Supervisor(services_of(role, assembly)).run(stopping))
+        supervisor = asyncio.create_task(
+            Supervisor(
+                services_of(role, assembly), stop_timeout_seconds=config.scheduler.finish_seconds + _STOP_SECONDS
+            ).run(stopping)
+        )
         front = Front(config=config, key=key, is_lasting=is_lasting, console=console)
         presenting = asyncio.create_task(front.present(role, stopping, demo=demo))
         await asyncio.wait([supervisor, presenting], return_when=asyncio.FIRST_COMPLETED)

@@ -87,7 +87,9 @@ def occurrence_list(occurrences: Sequence[Json]) -> RenderableType:
     """Occurrences of one task, as they come. The fire times can be given back to the other commands."""
     if not occurrences:
         return Text("It has not been due yet.")
-    table = _table("fire time", "outcome", "attempt", "started", "ran", "note", tight={"fire time", "attempt", "started", "ran"})
+    table = _table(
+        "fire time", "outcome", "attempt", "started", "ran", "note", tight={"fire time", "attempt", "started", "ran"}
+    )
     for one in occurrences:
         table.add_row(
             one["fire_at"],

@@ -14,7 +14,8 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     `tasks` names the application whose functions an executor runs, as `package.module:attribute`. A start later than
     `start_promise_seconds` after its due time is an incident; a fire time that nobody picked for as long is a misfire.
-    An executor that was not seen for `executor_lost_seconds` is dead.
+    An executor that is told to stop lets its runs go on for `finish_seconds`, and then ends them; one that was not seen
+    for `executor_lost_seconds` is dead.
     """
 
     pick_ahead_seconds: Seconds = 120.0
@@ -26,4 +27,5 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     visibility_timeout_seconds: Annotated[float, msgspec.Meta(ge=3, le=3600)] = 30.0
     executor_lost_seconds: Annotated[float, msgspec.Meta(ge=3, le=3600)] = 20.0
     retention_seconds: Annotated[int, msgspec.Meta(ge=60)] = 30 * 24 * 3600
+    finish_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
     tasks: str | None = None

@@ -39,7 +39,6 @@ _CLAIM_LIMIT = 500
 _CLAIM_WAIT_SECONDS = 1.0
 _LOOK_FOR_CANCELLED_SECONDS = 1.0
 _ELSEWHERE_SECONDS = 10.0
-_FINISH_SECONDS = 10.0
 _END_SECONDS = GRACE_SECONDS + 2.0
 
 _log = get_logger(__name__)
@@ -329,7 +328,7 @@ class Executor:
         self._waiting.clear()
         self._ready.clear()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_FINISH_SECONDS)
+            await asyncio.wait(self._tasks, timeout=self._config.finish_seconds)
         for held in list(self._running):
             if held.run is not None:
                 held.run.stop()
