@@ -6,13 +6,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import asyncpg
 import msgspec
+import psycopg
 import pytest
 from tests.support.scheduler import BOB, Recorder, Stage, executing
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_SECONDS, until, until_sessions_wait
 
 from bellringer.broker import Queue
 from bellringer.kernel.database import Connection
@@ -20,7 +21,7 @@ from bellringer.kernel.errors import NotFound, Unavailable
 from bellringer.scheduler import executor as executor_module
 from bellringer.scheduler import run as run_module
 from bellringer.scheduler.database_clock import DatabaseClock
-from bellringer.scheduler.model import CallFailed, Invocation
+from bellringer.scheduler.model import CallFailed, Invocation, Outcome
 from bellringer.scheduler.occurrence_store import Dispatch
 
 
@@ -398,6 +399,52 @@ async def test_the_message_of_a_dead_executor_is_a_crash(stage: Stage) -> None:
         (row,) = await stage.until_ended(task)
         await stage.until_acknowledged()
     assert (row["outcome"], caller.invocations) == ("crashed", [])
+
+
+async def test_a_run_that_was_given_up_for_dead_is_ended(stage: Stage) -> None:
+    task = await stage.add_task(rerun_after_crash=True)
+    dispatch = await stage.due(task)
+    ended = asyncio.Event()
+
+    async def run_forever(_invocation: Invocation) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    caller = Recorder({"report": run_forever})
+    await stage.post(dispatch)
+    async with executing(stage, caller):
+        await caller.next()
+        await stage.end(dispatch, outcome=Outcome.CRASHED)
+        await asyncio.wait_for(ended.wait(), PATIENCE_SECONDS)
+        await stage.until_acknowledged()
+    (row,) = await stage.occurrences(task)
+    assert (row["attempt"], row["outcome"]) == (2, None)
+
+
+async def test_what_was_given_up_while_its_executor_stood_still_does_not_run(
+    stage: Stage, database_arguments: dict[str, Any]
+) -> None:
+    dispatch = await stage.due(await stage.add_task())
+    caller = Recorder()
+    arguments = {name: value for name, value in database_arguments.items() if name != "database"}
+    async with executing(stage, caller, executor_lost_seconds=3):
+        with psycopg.connect(dbname=database_arguments["database"], **arguments) as others:
+            others.execute("LOCK TABLE bellringer.occurrences IN SHARE MODE")
+            await stage.post(dispatch)
+            async with stage.database.connection() as connection:
+                await until_sessions_wait(connection)
+            # From here on nothing happens in this process, as after SIGSTOP; its start goes through all the same.
+            others.commit()
+            given_up = None
+            while given_up is None:
+                crash = "SELECT is_recorded FROM bellringer.end_attempts(%s, %s, '{1}', '{crashed}', '{silent}')"
+                given_up = others.execute(crash, ([dispatch.task], [dispatch.fire_at])).fetchone()
+                others.commit()
+            others.execute("SELECT pg_sleep(1.6)")
+        await stage.until_acknowledged()
+    assert caller.invocations == []
 
 
 async def test_an_executor_is_seen_while_it_works_and_gone_afterwards(stage: Stage) -> None:

@@ -37,6 +37,14 @@ async def test_of_two_that_start_in_one_batch_one_runs(stage: Stage, overlap: st
     assert await stage.verdicts(await stage.due(task, ago=1), await stage.due(task)) == ["run", "gone"]
 
 
+async def test_what_was_skipped_in_one_batch_was_skipped_after_the_other_had_started(stage: Stage) -> None:
+    task = await stage.add_task(overlap="skip")
+    await stage.start(await stage.due(task, ago=1), await stage.due(task))
+    runs, skipped = await stage.occurrences(task)
+    assert (runs["outcome"], skipped["outcome"]) == (None, "skipped")
+    assert runs["started_at"] <= skipped["ended_at"]
+
+
 @pytest.mark.parametrize("overlap", EXCLUSIVE)
 async def test_of_two_that_start_in_one_batch_the_earlier_runs_whatever_their_order(stage: Stage, overlap: str) -> None:
     task = await stage.add_task(overlap=overlap)

@@ -347,11 +347,12 @@ async def test_the_end_of_a_run_that_was_given_up_for_dead_comes_too_late(stage:
 # Cancelling
 
 
-async def test_who_asks_which_runs_are_to_be_cancelled_learns_of_his_own_attempt(stage: Stage) -> None:
+async def test_who_asks_which_runs_are_to_be_ended_learns_what_was_cancelled_or_given_up(stage: Stage) -> None:
     task = await stage.add_task()
     asked, other, ended = await stage.running(task, ago=2), await stage.running(task, ago=1), await stage.running(task)
     await stage.fetch("UPDATE bellringer.occurrences SET cancel_requested = fire_at <> $1", other.fire_at)
     await stage.end(ended)
     earlier = msgspec.structs.replace(asked, attempt=0)
     async with stage.database.connection() as connection:
-        assert await occurrence_store.cancelled(connection, [other, earlier, ended, asked]) == [asked]
+        found = await occurrence_store.cancelled(connection, [other, earlier, ended, asked])
+    assert found == [earlier, ended, asked]

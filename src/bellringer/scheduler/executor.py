@@ -245,13 +245,19 @@ class Executor:
                 dispatch=held.dispatch, held_seconds=now - held.claimed_at, ready_seconds=now - held.ready_at
             )
             try:
-                return await self._records.start(request)
+                started = await self._records.start(request)
             except Unavailable as error:
                 held.is_unanswered |= not isinstance(error, Overloaded)
                 if self._is_stopping:
                     raise
                 failures += 1
                 await asyncio.sleep(self._backoff.wait_seconds(failures))
+                continue
+            waited_seconds = asyncio.get_running_loop().time() - now
+            if started.verdict not in {"run", "here"} or waited_seconds < self._config.executor_lost_seconds / 2:
+                return started
+            # This process stood still, and may have been given up for dead meanwhile, with what it was to run.
+            held.is_unanswered |= started.verdict == "run"
 
     async def _run(self, held: _Held, started: Started) -> None:
         began = time.perf_counter()

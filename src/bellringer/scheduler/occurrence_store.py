@@ -45,9 +45,8 @@ END = "SELECT place, is_recorded FROM bellringer.end_attempts($1, $2, $3, $4, $5
 CANCELLED = """
 SELECT place
 FROM unnest($1::bigint[], $2::timestamptz[], $3::integer[]) WITH ORDINALITY AS one (task, fire_at, attempt, place)
-JOIN bellringer.occurrences AS occurrence
-    ON occurrence.task = one.task AND occurrence.fire_at = one.fire_at AND occurrence.attempt = one.attempt
-WHERE occurrence.cancel_requested AND occurrence.ended_at IS NULL
+JOIN bellringer.occurrences AS occurrence ON occurrence.task = one.task AND occurrence.fire_at = one.fire_at
+WHERE occurrence.cancel_requested OR occurrence.ended_at IS NOT NULL OR occurrence.attempt <> one.attempt
 """
 NOW = "SELECT clock_timestamp()"
 
@@ -97,7 +96,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done with a dispatch: run it; wait for so long and ask again; nothing: it is over, or runs elsewhere.
+    """What is to be done with a dispatch: run it; wait so long and ask again; nothing, as it is over or runs elsewhere.
 
     Or it is `here`: recorded as started by who asks. With the definition, if it is to be run or is here.
     """
@@ -221,7 +220,7 @@ async def end(connection: Connection, ends: Sequence[AttemptEnd]) -> list[bool |
 
 
 async def cancelled(connection: Connection, dispatches: Sequence[Dispatch]) -> list[Dispatch]:
-    """Those of the attempts that somebody asked to cancel."""
+    """Those of the attempts that somebody asked to cancel, or that were given up for dead."""
     rows = await connection.fetch(
         CANCELLED,
         [dispatch.task for dispatch in dispatches],

@@ -69,7 +69,7 @@ def _judge_number(story: Story, occurrence: Occurrence) -> Iterator[Violation]:
         if not asked and not _is_tried_again(story, one):
             sentence = f"was tried again after attempt {one.number}, against its policy"
             yield story.violation(Kind.ATTEMPTS, occurrence, sentence)
-    if _must_be_tried_again(story, occurrence.last):
+    if _must_be_tried_again(story, occurrence.last) and not story.may_be_replaced(occurrence):
         yield story.violation(Kind.ATTEMPTS, occurrence, "was not tried again, against its policy")
 
 

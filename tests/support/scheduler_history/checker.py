@@ -21,7 +21,8 @@ MOST_TOLD_PER_KIND = 20
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict: how often each promise was broken, the first cases of each, and what the history holds.
 
-    `lags` are microseconds from due to started, ascending.
+    `outcomes` are those of the occurrences, `repeated` those of attempts that were followed by another. `lags` are
+    microseconds from due to started, ascending.
     """
 
     violations: tuple[Violation, ...]
@@ -30,7 +31,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     occurrences: int
     runs: int
     outcomes: Counter[str]
-    repeated_attempts: int
+    repeated: Counter[str]
     missed: int
     lags: list[int]
 
@@ -40,10 +41,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return not self.violations
 
     def __str__(self) -> str:
-        outcomes = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(self.outcomes.items()))
         counted = (
-            f"{self.tasks:,} tasks, {self.occurrences:,} occurrences ({outcomes}), {self.runs:,} runs, "
-            f"{self.repeated_attempts:,} repeated attempts, {self.missed:,} starts missed; "
+            f"{self.tasks:,} tasks, {self.occurrences:,} occurrences ({_told(self.outcomes)}), {self.runs:,} runs, "
+            f"{self.repeated.total():,} tried again ({_told(self.repeated)}), {self.missed:,} started late; "
             f"started after {self._lag(0.5)} (half), {self._lag(0.99)} (99 %), {self._lag(1)} (all)"
         )
         if self.is_correct:
@@ -78,10 +78,16 @@ def _report(history: History, told: tuple[Violation, ...], broken: Counter[Kind]
         occurrences=len(history.occurrences),
         runs=len(history.runs),
         outcomes=Counter(_word(occurrence.last.outcome) for occurrence in history.occurrences),
-        repeated_attempts=len(every) - len(history.occurrences),
+        repeated=Counter(
+            _word(attempt.outcome) for occurrence in history.occurrences for attempt in occurrence.attempts[:-1]
+        ),
         missed=sum(lag > history.promise for lag in lags),
         lags=lags,
     )
+
+
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(counts.items()))
 
 
 def _word(outcome: Outcome | None) -> str:

@@ -241,6 +241,7 @@ def _give_up_too_soon(history: History, random: Random) -> None:
             and not story.was_asked(Verb.RETRY, fire_at=occurrence.fire_at)
             and not story.was_asked(Verb.CANCEL, until=attempt.ended_at)
             and attempt.number < MOST_CRASHES
+            and story.policy.overlap is not Overlap.REPLACE
         ),
     )
     _replace(

@@ -122,15 +122,5 @@ def _judge_cancellation(story: Story, occurrence: Occurrence) -> Iterator[Violat
         request.verb in {Verb.PAUSE, Verb.CANCEL} and request.begun_at <= cancelled.ended_at <= request.answered_at
         for request in story.requests
     )
-    was_replaced = (
-        story.policy.overlap is Overlap.REPLACE
-        and cancelled.started_at is not None
-        and any(
-            other.fire_at != occurrence.fire_at
-            and other.fire_at <= cancelled.ended_at
-            and (other.last.ended_at is None or other.last.ended_at >= cancelled.started_at)
-            for other in story.occurrences
-        )
-    )
-    if not was_stopped and not was_replaced:
+    if not was_stopped and not story.may_be_replaced(occurrence):
         yield story.violation(Kind.SKIP, occurrence, "was cancelled, and nobody asked for it")

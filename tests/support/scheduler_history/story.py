@@ -13,6 +13,7 @@ from tests.support.scheduler_history.records import (
     Incident,
     MalformedHistory,
     Occurrence,
+    Overlap,
     Policy,
     Request,
     Run,
@@ -47,6 +48,18 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
             and (fire_at is None or request.fire_at == fire_at)
             and (until is None or request.begun_at <= until)
             for request in self.requests
+        )
+
+    def may_be_replaced(self, occurrence: Occurrence) -> bool:
+        """Whether another one may have come due while the newest attempt ran, and asked for its end."""
+        attempt = occurrence.last
+        if self.policy.overlap is not Overlap.REPLACE or attempt.started_at is None or attempt.ended_at is None:
+            return False
+        return any(
+            other.fire_at != occurrence.fire_at
+            and other.fire_at <= attempt.ended_at
+            and (other.last.ended_at is None or other.last.ended_at >= attempt.started_at)
+            for other in self.occurrences
         )
 
     def violation(self, kind: Kind, occurrence: Occurrence | int | None, sentence: str, *facts: object) -> Violation:

@@ -109,8 +109,9 @@ def run_under_fire(
             _wait(_TICK_SECONDS, faults)
         tell("everything was asked")
         left = _drain(postgres.url, faults)
-        for server in [*pickers, *executors]:
+        for number, server in enumerate([*pickers, *executors], 1):
             server.terminate()
+            (folder / f"{server.role}-{number}.log").write_text(server.log())
         history = asyncio.run(read_history(postgres.url, driving.requests, read_runs(runs.read_bytes().splitlines())))
         (folder / "history.json").write_bytes(msgspec.json.encode(history))
         tell("judging")

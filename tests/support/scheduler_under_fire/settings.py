@@ -33,7 +33,7 @@ CLOCKS_APART_SECONDS = 60
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks there are, how long they are made, used and struck by faults, and how long they go on after that."""
+    """How many tasks there are, how long they are made, used and struck, and how long they go on after that."""
 
     seconds: float
     calm_seconds: float = 12.0

@@ -380,7 +380,7 @@ BEGIN
     RETURN QUERY
     WITH started AS (
         UPDATE bellringer.occurrences AS occurrence
-        SET stage = 2, started_at = clock_timestamp(), executor = in_executor,
+        SET stage = 2, started_at = COALESCE(occurrence.started_at, clock_timestamp()), executor = in_executor,
             missed_cause = CASE
                 WHEN occurrence.missed_cause IS NULL
                     AND clock_timestamp() > occurrence.due_at + make_interval(secs => promise_seconds)
