@@ -232,6 +232,28 @@ async def test_a_change_of_the_call_changes_the_queue(tasks: Tasks, engine: Engi
     assert (await tasks.read(home, "mail")).definition.call == MessageCall(queue="mails")
 
 
+async def test_what_waits_goes_on_when_runs_may_overlap(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    await tasks.put(home, "mail", task(DAILY, overlap=Overlap.QUEUE))
+    first, second = await tasks.run_now(home, "mail"), await tasks.run_now(home, "mail")
+    dispatches = await engine.dispatch()
+    assert await engine.start(dispatches) == ["run", "gone"]
+    await tasks.put(home, "mail", task(DAILY, overlap=Overlap.ALLOW))
+    assert [dispatch.fire_at for dispatch in await engine.run()] == [second.fire_at]
+    assert dispatches[0].fire_at == first.fire_at
+    assert await engine.end(dispatches[0])
+
+
+async def test_what_runs_is_in_the_way_when_runs_may_no_more_overlap(tasks: Tasks, engine: Engine, home: UUID) -> None:
+    await tasks.put(home, "mail", task(DAILY, overlap=Overlap.ALLOW))
+    for _ in range(2):
+        await tasks.run_now(home, "mail")
+    assert await engine.start(await engine.dispatch()) == ["run", "run"]
+    await tasks.put(home, "mail", task(DAILY, overlap=Overlap.SKIP))
+    third = await tasks.run_now(home, "mail")
+    assert await engine.start(await engine.dispatch()) == ["gone"]
+    assert (await tasks.occurrence(home, "mail", third.fire_at))[0].outcome is Outcome.SKIPPED
+
+
 # Stopping
 
 
