@@ -26,6 +26,10 @@ CREATE FUNCTION bellringer.add_to_header(in_frame bytea, in_addition jsonb) RETU
     LANGUAGE plpgsql IMMUTABLE
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.adopt_overlap(in_task bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.append(in_queues integer[], in_counts integer[], in_ends integer[], in_payloads bytea[], in_delays double precision[], in_groups text[], in_deduplications text[], in_after_waiting boolean DEFAULT true) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$ … $$;
