@@ -1003,7 +1003,7 @@ CREATE INDEX moves_source ON bellringer.moves USING btree (source_id, started_at
 
 CREATE INDEX notifications_environment ON bellringer.notifications USING btree (environment_id, id);
 
-CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING brin (fire_at) WITH (pages_per_range='32');
+CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING btree ((fire_at AT TIME ZONE 'UTC'::text));
 
 CREATE INDEX occurrences_open ON bellringer.occurrences USING btree (stage, due_at) WHERE (stage < 2);
 

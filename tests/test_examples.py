@@ -12,12 +12,15 @@ import msgspec
 import pytest
 from tests.support.postgres import Cluster
 from tests.support.queues import bodies_of, move_inbox
+from tests.support.scheduler_engine import Engine
 from tests.support.server import serving
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 from bellringer.broker import Broker
 from bellringer.edge.model import Environment
 from bellringer.kernel.database import Database
+from bellringer.scheduler.model import TaskState
+from bellringer.scheduler.service import Tasks
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -92,3 +95,38 @@ async def reminder_of_an_order(database: Database) -> tuple[str, str] | None:
             "WHERE occurrence.outcome = 'succeeded'"
         )
     return None if row is None else (row["name"], row["reminded_by"])
+
+
+async def test_a_task_is_scheduled_with_the_row_that_it_is_about_or_not_at_all(
+    cluster: Cluster,
+    database: Database,
+    database_arguments: dict[str, Any],
+    broker: Broker,
+    environment: Environment,
+) -> None:
+    program = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / "schedule_in_transaction.py"),
+        env={**os.environ, "DATABASE_URL": cluster.url(database_arguments["database"])},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        told, complaint = await program.communicate()
+    assert (program.returncode, complaint) == (0, b"")
+    assert told.decode().splitlines() == [
+        "reminder scheduled: ann",
+        "reminder scheduled: bob",
+        "refused: a trial needs a customer",
+        "reminder cancelled: bob",
+    ]
+    async with database.connection() as connection:
+        assert [row["customer"] for row in await connection.fetch("SELECT * FROM example_trials")] == ["ann"]
+    await Engine(database, broker).pick()
+    tasks = await Tasks(database, broker).list(environment.id)
+    assert [(task.name, task.state) for task in tasks] == [
+        ("trial-ends:ann", TaskState.ACTIVE),
+        ("trial-ends:bob", TaskState.CANCELLED),
+    ]
+    (occurrence,) = await Tasks(database, broker).occurrences(environment.id, "trial-ends:ann")
+    assert occurrence.fire_at == tasks[0].definition.schedule.at

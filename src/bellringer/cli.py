@@ -38,6 +38,8 @@ keys_app = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=T
 app.add_typer(keys_app, name="keys")
 app.add_typer(tasks_app, name="tasks")
 
+_SECRET = {"api_key", "database.url", "notifications.smtp.url", "orchestrator.webhook.url"}
+
 
 def main() -> NoReturn:
     """Run the command line."""

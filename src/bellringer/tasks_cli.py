@@ -248,7 +248,7 @@ def delete(
     """Delete a task with its history."""
     server = Server(url, key, config_file)
     if not yes:
-        typer.confirm(f"Delete {name} and all that is known of it?", abort=True)
+        typer.confirm(f"Delete {name} and all that is known of it?", abort=True, err=True)
     server.ask("DELETE", _path(name))
     console.print(f"Deleted {name}.")
 

@@ -103,12 +103,19 @@ def test_what_is_due_and_waits_is_drawn_up_to_now() -> None:
     assert kinds(draw(waiting(NOW - timedelta(seconds=40)))) == ["ahead", "late"]
 
 
-def test_what_is_picked_ahead_of_time_has_not_reached_its_due_time() -> None:
+def test_what_is_to_come_is_drawn_as_far_as_it_has_come() -> None:
+    picked, dispatched = waiting(NOW + timedelta(seconds=30), dispatched=None), waiting(NOW + timedelta(seconds=3))
+    assert draw(picked).parts == ()
+    assert draw(picked).picked is not None
+    line = draw(dispatched)
+    assert kinds(line) == ["ahead"]
+    assert line.parts[0].x + line.parts[0].width == line.dispatched
+
+
+def test_a_line_changes_only_when_something_happens() -> None:
     coming = waiting(NOW + timedelta(seconds=30), dispatched=None)
     axis = Axis.over([coming], 30, NOW)
-    (ahead,) = line_of(coming, axis, NOW).parts
-    assert ahead.x + ahead.width < axis.due
-    assert line_of(coming, axis, NOW).dispatched is None
+    assert line_of(coming, axis, NOW) == line_of(coming, axis, NOW + timedelta(seconds=9))
 
 
 def test_what_was_skipped_did_not_wait() -> None:

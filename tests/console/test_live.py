@@ -392,6 +392,37 @@ async def test_what_takes_long_to_read_is_read_less_often(
         assert feed.fragments(view)["calendar"] is not before["calendar"]
 
 
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(room="tasks", prefix="\x00"),
+        View(room="tasks", after="x" * 10_000),
+        View(room="tasks", state="asleep"),
+        View(room="task", name="no such/name"),
+        View(room="calendar", at="9999-12-31T23:59:59Z"),
+        View(room="occurrence", name="report", at="0001-01-01T00:00:00+14:00"),
+        View(room="failures", before="9" * 30),
+    ],
+    ids=lambda view: view.query[:60],
+)
+async def test_an_address_that_is_none_troubles_nobody_else(
+    site: Site,
+    counting: CountingReader,
+    task_reader: TaskReader,
+    clock: ManualClock,
+    environment: Environment,
+    view: View,
+) -> None:
+    await site.add_task("report")
+    feed = Feed(environment, counting, task_reader, Pages(clock), clock)
+    good = View(room="tasks")
+    with feed.look(view), feed.look(good):
+        await feed.run_once()
+        assert "report" in feed.fragments(good)["task-list"]
+        with pytest.raises(NotFound):
+            feed.fragments(view)
+
+
 async def test_a_task_that_is_deleted_while_somebody_looks_is_told_so(
     site: Site, counting: CountingReader, task_reader: TaskReader, clock: ManualClock, environment: Environment
 ) -> None:

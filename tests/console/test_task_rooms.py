@@ -173,6 +173,17 @@ async def test_a_long_history_is_turned_page_by_page(site: Site, database: Datab
     assert "data-live" not in second
 
 
+async def test_what_is_picked_far_ahead_does_not_hide_what_was(
+    site: Site, database: Database, reader: httpx.AsyncClient
+) -> None:
+    task = await site.add_task("tick", every_seconds=1.0)
+    await add_run(database, task.number, FIRE_AT)
+    first = task.created_at + timedelta(seconds=30)
+    for seconds in range(120):
+        await add_run(database, task.number, first + timedelta(seconds=seconds), lag=None, outcome=None)
+    assert "Nov 20, 02:00:00" in await text_at(reader, "/console/tasks/tick")
+
+
 async def test_the_attempts_at_a_fire_time_are_told_one_by_one(
     site: Site, database: Database, reader: httpx.AsyncClient
 ) -> None:
@@ -199,6 +210,8 @@ async def test_the_attempts_at_a_fire_time_are_told_one_by_one(
         "/console/tasks/report/occurrences/now",
         "/console/tasks/report/else",
         "/console/calendar?at=noon",
+        "/console/calendar?at=9999-12-31T23:59:59Z",
+        "/console/calendar?at=0001-01-01T00:00:00%2B14:00",
         "/console/failures?kind=strange",
         "/console/failures?before=-1",
         "/console/tasks?period=1y",

@@ -32,7 +32,12 @@ def server(browser: Browser) -> Iterator[Server]:  # noqa: ARG001 - without a br
     """A server with a task of every kind, one of which failed."""
     with serving({"BELLRINGER_ORGANISATION": "acme"}) as running:
         put(running, "failing", {"delay_seconds": 0}, {"type": "http", "url": f"{running.url}/v1/tasks/none"})
-        put(running, "report", {"cron": "*/5 * * * *", "time_zone": "Asia/Tokyo"}, {"type": "message", "queue": "reports"})
+        put(
+            running,
+            "report",
+            {"cron": "*/5 * * * *", "time_zone": "Asia/Tokyo"},
+            {"type": "message", "queue": "reports"},
+        )
         put(running, LONG, {"cron": "* * * * *"}, {"type": "http", "url": f"https://acme.example/{'path/' * 30}"})
         for number in range(30):
             put(running, f"sweep.{number:02}", {"cron": f"{number} * * * *"}, {"type": "message", "queue": "sweeps"})

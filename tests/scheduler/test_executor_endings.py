@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from tests.support.queues import sweep_all
@@ -180,7 +180,8 @@ async def test_a_start_whose_answer_was_lost_runs_once(stage: Stage, interrupted
 
 async def test_an_end_whose_answer_was_lost_is_an_end(stage: Stage, interrupted: Interrupted) -> None:
     class Mark:
-        async def apply(self, connection: Connection) -> None:
+        @classmethod
+        async def apply(cls, connection: Connection, _effects: Sequence[Self]) -> None:
             await connection.execute("INSERT INTO bellringer.run_durations VALUES (gen_random_uuid()::text, '{1}')")
 
         def committed(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 import struct
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
 from importlib import resources
 from io import BytesIO
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -98,6 +100,18 @@ def test_a_day_that_the_calendar_left_out_runs_as_the_next_one_begins() -> None:
     ]
 
 
+DOCUMENTED = re.findall(
+    r"^\| `(.+)` \| (\w+/\w+) \| (\d{4}-\d\d-\d\d \d\d:\d\d) \| (.+) \|$",
+    Path(__file__).parents[2].joinpath("docs", "cron.md").read_text(),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(("cron", "zone", "start", "shown"), DOCUMENTED)
+def test_the_documented_table_is_true(cron: str, zone: str, start: str, shown: str) -> None:
+    assert fire_times(cron, zone, start, len(shown.split(", "))) == shown.split(", ")
+
+
 def test_a_process_that_starts_within_the_repeated_hour_does_not_repeat_what_ran() -> None:
     schedule = Schedule(cron="30 2 * * *", time_zone="Europe/Berlin")
     second_time = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)
@@ -154,7 +168,7 @@ def test_any_expression_fires_as_the_oracle_says(expression: str, at: tuple[str,
 @pytest.mark.parametrize("expression", [*SPARSE, *DENSE[1:]])
 @pytest.mark.parametrize("peer", [iterate_cronsim, iterate_croniter])
 def test_what_other_libraries_do_otherwise_is_known(expression: str, peer: Peer) -> None:
-    for zone, change in CHANGES:
+    for zone, change in CHANGES[::2]:
         assert UNEXPLAINED not in differences(peer, expression, ZoneInfo(zone), change)
 
 
@@ -318,7 +332,10 @@ def test_whatever_is_asked_for_is_taken_or_refused_in_words(schedule: Schedule) 
 
 @given(st.text("0123456789*,-/#LWJANMON \t", max_size=30).map(lambda fields: f"{fields} * * * *"))
 def test_no_parser_error_gets_out(cron: str) -> None:
-    assert refused_field(Schedule(cron=cron)) in {None, "schedule.cron"}
+    if refused_field(Schedule(cron=cron)) is None:
+        assert expression_of(cron).words
+    else:
+        assert refused_field(Schedule(cron=cron)) == "schedule.cron"
 
 
 @pytest.mark.parametrize(

@@ -121,15 +121,10 @@ async def test_a_start_that_meets_a_pause_does_not_take_place(
     await tasks.create(home, "mail", task(AT_ONCE))
     await engine.pick()
     dispatches = await engine.dispatch()
-    verdicts: list[str] = []
-
-    async def start() -> None:
-        verdicts.extend(await engine.start(dispatches))
-
-    stop = "SELECT * FROM bellringer.stop_task($1, 'mail', 'paused')"
-    async with meanwhile(database, start(), stop, home):
-        pass
-    assert verdicts == ["gone"]
+    async with database.transaction() as connection:
+        await connection.execute("SELECT * FROM bellringer.stop_task($1, 'mail', 'paused')", home)
+        assert await engine.start(dispatches) == ["wait"]
+    assert await engine.start(dispatches) == ["gone"]
 
 
 async def test_two_puts_of_a_new_name_make_one_task(tasks: Tasks, home: UUID) -> None:

@@ -12,7 +12,8 @@ Invariants:
 - Every form comes from a page of ours: a guard of all routes refuses those of other sites.
 - A look at messages claims none, and the messages of the pipeline's queues, which belong to all, are not shown.
 - A fragment is one template, whether it is part of a page or comes later through the stream.
-- Nothing is polled while nobody looks: a feed starts with its first viewer and ends with its last.
+- Nothing is polled while nobody looks: a feed starts with its first viewer and ends with its last. Tasks are read for
+  who looks at tasks, and for each fragment as often as it is worth.
 - A page runs and loads nothing that is not ours: its Content-Security-Policy allows no inline script or style. The
   HTML of captured mail is shown in a sandbox under a policy of its own, which allows no scripts and no remote loads.
 - The key never stands in a page, and a page that needs it is never cached.

@@ -174,8 +174,10 @@ def _parts(times: Times, axis: Axis, now: datetime) -> list[Part]:
 
     parts = []
     first = times.picked_at or times.dispatched_at
-    if first is not None and first < times.due_at:
-        parts.append(part("ahead", first, min(times.due_at, now)))
+    # Up to the last thing that happened, not up to now: a page on which nothing happens stays as it is.
+    last = times.due_at if times.due_at <= now else times.dispatched_at
+    if first is not None and last is not None and first < last:
+        parts.append(part("ahead", first, min(last, times.due_at)))
     begun_at = times.started_at or (now if times.is_waiting else None)
     if begun_at is not None and begun_at > times.due_at:
         is_late = _between(times.due_at, begun_at) > axis.promise_seconds

@@ -27,7 +27,7 @@ from bellringer.edge.keys import Keys
 from bellringer.edge.model import Environment, Scope
 from bellringer.kernel.backoff import Backoff
 from bellringer.kernel.clock import Clock
-from bellringer.kernel.errors import NotAllowed, NotAuthenticated, NotFound, Unavailable
+from bellringer.kernel.errors import InvalidInput, NotAllowed, NotAuthenticated, NotFound, Unavailable
 from bellringer.kernel.service import Loop
 
 _HEARTBEAT_SECONDS = 15.0  # shorter than what proxies take for an idle connection
@@ -146,7 +146,7 @@ class Feed(Loop):
                 read_at, _ = known.get(reading, (-math.inf, {}))
                 if now - read_at >= reading.seconds:
                     known[reading] = (now, await reading.read(self._environment, view))
-        except NotFound:
+        except (NotFound, InvalidInput):  # the fault of one address, of which the viewers of others know nothing
             self._of_tasks[view] = None
         else:
             self._of_tasks[view] = known

@@ -17,7 +17,7 @@ from bellringer.console.task_plots import task_plots
 from bellringer.edge.model import Environment
 from bellringer.kernel.errors import NotFound
 from bellringer.scheduler.config import SchedulerConfig
-from bellringer.scheduler.fire_times import fire_times_of
+from bellringer.scheduler.fire_times import FIRST_YEAR, fire_times_of
 from bellringer.scheduler.history_store import ExecutorView
 from bellringer.scheduler.model import (
     Incident,
@@ -31,11 +31,13 @@ from bellringer.scheduler.model import (
 )
 from bellringer.scheduler.samples import Samples
 from bellringer.scheduler.service import Tasks
+from bellringer.scheduler.zones import LAST_YEAR
 
 TASKS_SHOWN = 25
 OCCURRENCES_SHOWN = 50
 INCIDENTS_SHOWN = 50
 _FIRE_TIMES_SHOWN = 8
+_COMING_SHOWN = 3  # what fires every second is picked two minutes ahead: that is no history
 _LARGEST_ID = 2**63 - 1
 _INCIDENT_KINDS: Mapping[str, tuple[IncidentKind, ...]] = {
     "": (),
@@ -173,11 +175,13 @@ class TaskReader:
     async def _task(self, environment: Environment, view: View) -> Fragments:
         now = await self._tasks.now()
         task = await self._tasks.read(environment.id, view.name)
+        fire_times = list(islice(_fire_times(task, now), _FIRE_TIMES_SHOWN))
         before = moment_of(view.before) if view.before else None
+        if before is None and len(fire_times) > _COMING_SHOWN:
+            before = fire_times[_COMING_SHOWN]
         found = await self._tasks.occurrences(environment.id, view.name, before=before, limit=OCCURRENCES_SHOWN + 1)
         axis = Axis.over([Times.of(one) for one in found[:OCCURRENCES_SHOWN]], self._promise_seconds, now)
         entries = [_entry(one, axis, now) for one in found]
-        fire_times = list(islice(_fire_times(task, now), _FIRE_TIMES_SHOWN))
         return {
             "task-actions": {"task": task},
             "task-state": {
@@ -249,13 +253,13 @@ class _Executors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def moment_of(text: str) -> datetime:
-    """A moment from an address. Raises `NotFound`."""
+    """A moment from an address, with its zone. Raises `NotFound`."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise NotFound("There is no such moment.") from None
-    if moment.tzinfo is None:
-        raise NotFound("A moment in an address needs its zone: 2026-01-05T10:01:00Z.")
+    if moment.tzinfo is None or not FIRST_YEAR <= moment.year < LAST_YEAR:
+        raise NotFound("There is no such moment: one looks like 2026-01-05T10:01:00Z.")
     return moment.astimezone(UTC)
 
 

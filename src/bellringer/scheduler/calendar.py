@@ -21,7 +21,7 @@ MOST_STEPS = 100_000
 _MINUTE = timedelta(minutes=1)
 
 # One row for all tasks with the same fire times from then on: an interval of whole minutes counts by its minute.
-# Index: tasks_due.
+# Index: tasks_due. OFFSET 0: by their times first, never all of an environment.
 COMING = """
 SELECT cron, time_zone, every_seconds, first, count(*) AS tasks,
     (array_agg(name ORDER BY name))[1:$4] AS names
@@ -31,8 +31,8 @@ FROM (
             WHEN once_at IS NOT NULL OR every_seconds::numeric % 60 = 0 THEN date_trunc('minute', next_fire_at, 'UTC')
             ELSE next_fire_at
         END AS first
-    FROM bellringer.tasks
-    WHERE environment_id = $1 AND next_fire_at < $3 AND (once_at IS NULL OR next_fire_at >= $2) AND is_planned
+    FROM (SELECT * FROM bellringer.tasks WHERE next_fire_at < $3 OFFSET 0) AS due
+    WHERE environment_id = $1 AND (once_at IS NULL OR next_fire_at >= $2) AND is_planned
 ) AS coming
 GROUP BY cron, time_zone, every_seconds, first
 """

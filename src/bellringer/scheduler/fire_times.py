@@ -102,7 +102,7 @@ class Cron(FireTimes):
 
     def _rhythm_after(self, second: int) -> int | None:
         """The first moment at which the local clock shows a time that is named."""
-        since = local = second
+        since = local = second  # no time is named after the one and before the other
         for stretch in stretches_from(self._zone, second, years=MOST_YEARS_APART + 1):
             showing = max(second, stretch.start - 1) + stretch.offset
             if not since <= showing < local:

@@ -24,9 +24,13 @@ from bellringer.scheduler.parameters import Parameter
 
 _PARAMETERS = msgspec.json.Decoder(list[Parameter])
 
-# Index: occurrences_pkey.
+# Index: occurrences_pkey. From a place in its order, so that none is sorted, however few the planner expects.
 LIST_OCCURRENCES = """
-SELECT * FROM bellringer.occurrences WHERE task = $1 AND fire_at < $2 ORDER BY fire_at DESC LIMIT $3
+SELECT * FROM (
+    SELECT * FROM bellringer.occurrences WHERE (task, fire_at) < ($1, $2) ORDER BY task DESC, fire_at DESC LIMIT $3
+) AS newest
+WHERE task = $1
+ORDER BY fire_at DESC
 """
 FIND_OCCURRENCE = "SELECT * FROM bellringer.occurrences WHERE task = $1 AND fire_at = $2"
 # Index: past_attempts_pkey.
@@ -35,22 +39,29 @@ RETRY = "SELECT bellringer.retry_occurrence($1, $2)"
 CANCEL = "SELECT bellringer.cancel_occurrence($1, $2)"
 # Index: incidents_environment.
 LIST_INCIDENTS = """
-SELECT * FROM bellringer.incidents WHERE environment_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3
+SELECT * FROM (
+    SELECT * FROM bellringer.incidents WHERE (environment_id, id) < ($1, $2)
+    ORDER BY environment_id DESC, id DESC LIMIT $3
+) AS newest
+WHERE environment_id = $1
+ORDER BY id DESC
 """
 # Index: incidents_kind.
 LIST_INCIDENTS_OF_KINDS = """
 SELECT incident.* FROM unnest($4::text[]) AS wanted (kind) CROSS JOIN LATERAL (
     SELECT * FROM bellringer.incidents
-    WHERE environment_id = $1 AND kind = wanted.kind AND id < $2 ORDER BY id DESC LIMIT $3
+    WHERE environment_id BETWEEN $1 AND $1 AND kind BETWEEN wanted.kind AND wanted.kind AND id < $2
+    ORDER BY environment_id DESC, kind DESC, id DESC LIMIT $3
 ) AS incident
 ORDER BY incident.id DESC LIMIT $3
 """
 # Index: incidents_unresolved.
 LIST_UNRESOLVED_INCIDENTS = """
 SELECT * FROM bellringer.incidents
-WHERE environment_id = $1 AND id < $2 AND resolved_at IS NULL AND kind IN ('failed', 'timed_out', 'crashed')
+WHERE environment_id BETWEEN $1 AND $1 AND id < $2
+    AND resolved_at IS NULL AND kind IN ('failed', 'timed_out', 'crashed')
     AND (cardinality($4::text[]) = 0 OR kind = ANY ($4))
-ORDER BY id DESC LIMIT $3
+ORDER BY environment_id DESC, id DESC LIMIT $3
 """
 LIST_EXECUTORS = "SELECT * FROM bellringer.executors ORDER BY host, process, id"
 LIST_FUNCTIONS = "SELECT * FROM bellringer.functions WHERE environment_id = $1 ORDER BY name"

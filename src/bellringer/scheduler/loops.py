@@ -51,7 +51,12 @@ class Announcer(Loop):
                 bodies[environment_id].append(_encode(event))
             queues = {environment_id: await self._queue(environment_id) for environment_id in bodies}
             for queue in sorted(queues.values(), key=lambda queue: queue.number):
-                await self._broker.publish(connection, queue, bodies[queue.environment_id])
+                try:
+                    await self._broker.publish(connection, queue, bodies[queue.environment_id])
+                except (
+                    InvalidInput
+                ) as error:  # as its owner has set it; others are to hear all the same
+                    _log.warning("a queue does not take events", queue=str(queue.id), error=str(error))
         for queue in queues.values():
             self._broker.wakeups.wake(queue.id, len(bodies[queue.environment_id]))
         return len(events) == _ANNOUNCE_BATCH

@@ -96,7 +96,7 @@ class StartRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be done with a dispatch: run it; wait for so long and ask again; nothing: it is over, or runs elsewhere.
+    """What is to be done with a dispatch: run it; wait so long and ask again; nothing, as it is over or runs elsewhere.
 
     Or it is `here`: recorded as started by who asks. With the definition, if it is to be run or is here.
     """

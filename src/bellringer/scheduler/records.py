@@ -77,7 +77,8 @@ class Records:
         async with self._database.transaction() as connection:
             answers = await occurrence_store.end(connection, [ended for ended, _ in ends])
             effects = [effect for (_, effect), is_news in zip(ends, answers, strict=True) if is_news]
-            for kind in dict.fromkeys(type(effect) for effect in effects):
+            # In one order, for each locks the queues that it publishes to.
+            for kind in sorted({type(effect) for effect in effects}, key=lambda kind: kind.__name__):
                 await kind.apply(connection, [effect for effect in effects if type(effect) is kind])
         for effect in effects:
             effect.committed()

@@ -33,6 +33,7 @@ NOW = "SELECT clock_timestamp()"
 FIND_NUMBER = "SELECT number FROM bellringer.tasks WHERE environment_id = $1 AND name = $2"
 LOCK_TASK = "SELECT * FROM bellringer.tasks WHERE environment_id = $1 AND name = $2 FOR NO KEY UPDATE"
 # Indexes: tasks_pkey, and occurrences_pkey for the newest occurrence and those of a task with no fire time to come.
+# OFFSET 0: one look per task, never a hash table of all occurrences.
 READ_TASKS = """
 SELECT task.*,
     last.fire_at AS last_fire_at, last.stage AS last_stage, last.due_at AS last_due_at,
@@ -41,7 +42,7 @@ SELECT task.*,
     last.detail AS last_detail, last.missed_cause AS last_missed_cause, last.executor AS last_executor,
     last.is_manual AS last_is_manual, last.cancel_requested AS last_cancel_requested,
     CASE WHEN task.state = 'active' AND task.next_fire_at IS NULL THEN NOT EXISTS (
-        SELECT FROM bellringer.occurrences WHERE task = task.number AND ended_at IS NULL
+        SELECT FROM bellringer.occurrences WHERE task = task.number AND ended_at IS NULL OFFSET 0
     ) ELSE false END AS is_finished
 FROM bellringer.tasks AS task
 LEFT JOIN LATERAL (
@@ -71,7 +72,7 @@ WITH scanned AS MATERIALIZED (
 ), chosen AS (
     SELECT number, name FROM scanned
     WHERE state = 'active' AND $6 = CASE WHEN next_fire_at IS NULL THEN NOT EXISTS (
-        SELECT FROM bellringer.occurrences WHERE task = scanned.number AND ended_at IS NULL
+        SELECT FROM bellringer.occurrences WHERE task = scanned.number AND ended_at IS NULL OFFSET 0
     ) ELSE false END
     ORDER BY name LIMIT $5
 )
@@ -107,7 +108,11 @@ RUN_TASK = "SELECT verdict, moment FROM bellringer.run_task($1)"
 # Indexes: occurrences_pkey, past_attempts_pkey, incidents_task.
 DELETE_HISTORY = """
 DELETE FROM bellringer.{table}
-WHERE ctid = ANY (ARRAY(SELECT ctid FROM bellringer.{table} WHERE task = $1 ORDER BY task, fire_at LIMIT $2))
+WHERE ctid = ANY (ARRAY(
+    SELECT place FROM (
+        SELECT ctid AS place, task FROM bellringer.{table} WHERE task >= $1 ORDER BY task LIMIT $2
+    ) AS next WHERE task = $1
+))
 """
 DELETE_DURATIONS = "DELETE FROM bellringer.run_durations WHERE subject = 'task ' || $1::bigint"
 DELETE_TASK = "DELETE FROM bellringer.tasks WHERE number = $1"

@@ -59,8 +59,9 @@ FORGET_OCCURRENCES = """
 WITH gone AS (
     DELETE FROM bellringer.occurrences WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM bellringer.occurrences
-        WHERE fire_at < (SELECT clock_timestamp()) - make_interval(secs => $1) AND ended_at IS NOT NULL
-        LIMIT $2
+        WHERE fire_at AT TIME ZONE 'UTC' < (SELECT clock_timestamp() AT TIME ZONE 'UTC') - make_interval(secs => $1)
+            AND ended_at IS NOT NULL
+        ORDER BY fire_at AT TIME ZONE 'UTC' LIMIT $2
     )) AND ended_at IS NOT NULL
     RETURNING task, fire_at
 ), attempts AS (
@@ -70,14 +71,17 @@ WITH gone AS (
 SELECT count(*) FROM gone
 """
 # Index: tasks_once_at.
+LOCK_OLD_TASKS = """
+SELECT number FROM bellringer.tasks AS task
+WHERE once_at < (SELECT clock_timestamp()) - make_interval(secs => $1) AND next_fire_at IS NULL
+    AND NOT EXISTS (SELECT FROM bellringer.occurrences WHERE occurrences.task = task.number)
+ORDER BY once_at LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+# Looks again, now that nobody can make an occurrence any more.
 FORGET_TASKS = """
 WITH gone AS (
-    DELETE FROM bellringer.tasks WHERE number = ANY (ARRAY(
-        SELECT number FROM bellringer.tasks AS task
-        WHERE once_at < (SELECT clock_timestamp()) - make_interval(secs => $1) AND next_fire_at IS NULL
-            AND NOT EXISTS (SELECT FROM bellringer.occurrences WHERE occurrences.task = task.number)
-        ORDER BY once_at LIMIT $2 FOR UPDATE SKIP LOCKED
-    ))
+    DELETE FROM bellringer.tasks AS task
+    WHERE number = ANY ($1) AND NOT EXISTS (SELECT FROM bellringer.occurrences WHERE occurrences.task = task.number)
     RETURNING number
 )
 SELECT count(*) FROM gone
@@ -150,7 +154,9 @@ async def forget_occurrences(connection: Connection, seconds: float, limit: int)
 
 async def forget_tasks(connection: Connection, seconds: float, limit: int) -> int:
     """Remove one-time tasks so long after their time, once they have no history left; return how many."""
-    forgotten: int = await connection.fetchval(FORGET_TASKS, seconds, limit)
+    async with connection.transaction():
+        numbers = [row["number"] for row in await connection.fetch(LOCK_OLD_TASKS, seconds, limit)]
+        forgotten: int = await connection.fetchval(FORGET_TASKS, numbers)
     return forgotten
 
 

@@ -66,7 +66,9 @@ CREATE TABLE bellringer.occurrences (
     CHECK ((ended_at IS NULL) = (outcome IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX occurrences_open ON bellringer.occurrences (stage, due_at) WHERE stage < 2;
-CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING brin (fire_at) WITH (pages_per_range = 32);
+-- Not by ranges of blocks: once what is new stands where what is old was removed, every range holds both. And of an
+-- expression, or the planner takes it to look for one occurrence, among all that have the same fire time.
+CREATE INDEX occurrences_fire_at ON bellringer.occurrences ((fire_at AT TIME ZONE 'UTC'));
 COMMENT ON COLUMN bellringer.occurrences.due_at IS 'When it may start: the fire time, or later for a retry';
 COMMENT ON COLUMN bellringer.occurrences.detail IS 'Why it failed or was skipped';
 COMMENT ON COLUMN bellringer.occurrences.is_manual IS 'Asked for by hand; its fire time is the moment of that';
