@@ -15,8 +15,9 @@ from bellringer.broker import QueueSettings
 from bellringer.edge.keys import Keys
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.events import EVENTS_QUEUE, EVENTS_SETTINGS, TaskEvent
-from bellringer.scheduler.loops import Announcer, Collector, Watcher
-from bellringer.scheduler.model import Outcome
+from bellringer.scheduler.fire_times import fire_times_of
+from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
+from bellringer.scheduler.model import Outcome, Schedule, TaskNumber
 
 MONTH = 30 * 24 * 3600
 
@@ -34,6 +35,11 @@ def watcher(stage: Stage) -> Watcher:
 @pytest.fixture
 def collector(stage: Stage) -> Collector:
     return Collector(stage.database, SchedulerConfig())
+
+
+@pytest.fixture
+def replanner(stage: Stage) -> Replanner:
+    return Replanner(stage.database, SchedulerConfig())
 
 
 async def events(stage: Stage) -> list[TaskEvent]:
@@ -149,11 +155,25 @@ async def test_watchers_report_a_missing_start_once(stage: Stage) -> None:
     assert await stage.kinds() == ["missed"] * 20
 
 
-@pytest.mark.parametrize("ago", [20, 600])
-async def test_what_is_in_time_or_late_for_long_is_not_reported(stage: Stage, watcher: Watcher, ago: float) -> None:
-    await stage.due(await stage.add_task(), ago=ago)
+async def test_what_is_in_time_is_not_reported(stage: Stage, watcher: Watcher) -> None:
+    await stage.due(await stage.add_task(), ago=20)
     await watcher.run_once()
     assert await stage.incidents() == []
+
+
+async def test_what_became_late_while_nobody_watched_is_reported(stage: Stage, watcher: Watcher) -> None:
+    await stage.due(await stage.add_task(), ago=24 * 3600)
+    await watcher.run_once()
+    assert await stage.kinds() == ["missed"]
+
+
+async def test_between_its_looks_at_all_a_watcher_looks_at_the_last_minute(stage: Stage, watcher: Watcher) -> None:
+    await watcher.run_once()
+    old, new = await stage.due(await stage.add_task(), ago=600), await stage.due(await stage.add_task("new"), ago=40)
+    await watcher.run_once()
+    assert [row["fire_at"] for row in await stage.incidents()] == [new.fire_at]
+    await Watcher(stage.database, SchedulerConfig()).run_once()  # as after a minute
+    assert [row["fire_at"] for row in await stage.incidents()] == [new.fire_at, old.fire_at]
 
 
 async def test_what_runs_is_over_or_waits_for_another_is_not_reported(stage: Stage, watcher: Watcher) -> None:
@@ -244,3 +264,48 @@ async def test_one_process_at_a_time_collects(stage: Stage, collector: Collector
     assert len(await stage.fetch("SELECT FROM bellringer.occurrences")) == 1
     await collector.run_once()
     assert await stage.fetch("SELECT FROM bellringer.occurrences") == []
+
+
+# Replanner
+
+
+async def zoned(stage: Stage, name: str, *, wrong_by: timedelta, **columns: Any) -> TaskNumber:  # noqa: ANN401 - columns
+    """A task at 2 o'clock in Berlin, to be picked at another time than that: as by the rules of yesterday."""
+    schedule = Schedule(cron="0 2 * * *", time_zone="Europe/Berlin")
+    now = await stage.now()
+    planned = fire_times_of(schedule, created_at=now).after(now + timedelta(hours=2))
+    assert planned is not None
+    row = {"cron": schedule.cron, "time_zone": schedule.time_zone, "next_fire_at": planned + wrong_by, **columns}
+    return await stage.add_task(name, **row)
+
+
+async def test_a_fire_time_moves_with_the_rules_of_its_zone(stage: Stage, replanner: Replanner) -> None:
+    right = await zoned(stage, "right", wrong_by=timedelta())
+    wrong = await zoned(stage, "wrong", wrong_by=timedelta(hours=1))
+    await replanner.run_once()
+    assert (await stage.task(wrong))["next_fire_at"] == (await stage.task(right))["next_fire_at"]
+
+
+async def test_what_a_picker_may_be_about_to_take_does_not_move(stage: Stage, replanner: Replanner) -> None:
+    soon = await stage.now() + timedelta(seconds=100)
+    task = await zoned(stage, "soon", wrong_by=timedelta(), next_fire_at=soon)
+    await replanner.run_once()
+    assert (await stage.task(task))["next_fire_at"] == soon
+
+
+async def test_what_was_not_planned_yet_does_not_move(stage: Stage, replanner: Replanner) -> None:
+    task = await zoned(stage, "not planned", wrong_by=timedelta(hours=1), is_planned=False)
+    before = await stage.task(task)
+    await replanner.run_once()
+    assert await stage.task(task) == before
+
+
+async def test_a_replanner_waits_for_no_task_that_somebody_changes(stage: Stage, replanner: Replanner) -> None:
+    locked = await zoned(stage, "locked", wrong_by=timedelta(hours=1))
+    other = await zoned(stage, "other", wrong_by=timedelta(hours=1))
+    before = await stage.task(locked)
+    async with asyncio.timeout(10), stage.database.transaction() as connection:
+        await connection.execute("SELECT FROM bellringer.tasks WHERE number = $1 FOR NO KEY UPDATE", locked)
+        await replanner.run_once()
+    assert (await stage.task(locked))["next_fire_at"] == before["next_fire_at"]
+    assert (await stage.task(other))["next_fire_at"] == before["next_fire_at"] - timedelta(hours=1)
