@@ -53,9 +53,7 @@ class Announcer(Loop):
             for queue in sorted(queues.values(), key=lambda queue: queue.number):
                 try:
                     await self._broker.publish(connection, queue, bodies[queue.environment_id])
-                except (
-                    InvalidInput
-                ) as error:  # as its owner has set it; others are to hear all the same
+                except InvalidInput as error:  # as its owner has set it; others are to hear all the same
                     _log.warning("a queue does not take events", queue=str(queue.id), error=str(error))
         for queue in queues.values():
             self._broker.wakeups.wake(queue.id, len(bodies[queue.environment_id]))
