@@ -8,8 +8,11 @@ from bench import (
     queue_kinds,
     queue_pinned_snapshot,
     queue_throughput,
+    scheduler_depth,
+    scheduler_picks,
     scheduler_scaling,
     scheduler_schedules,
+    scheduler_starts,
     start,
 )
 
@@ -23,6 +26,9 @@ if __name__ == "__main__":
         queue_pinned_snapshot,
         queue_depth,
         queue_kinds,
+        scheduler_starts,
+        scheduler_picks,
+        scheduler_depth,
         scheduler_scaling,
         scheduler_schedules,
     ):

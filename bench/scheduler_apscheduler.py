@@ -85,6 +85,7 @@ async def pick_once(scheduler: AsyncScheduler) -> int:
     schedules = await store.acquire_schedules(identity, scheduler.lease_duration, 100)
     results = []
     for schedule in schedules:
+        assert schedule.next_fire_time is not None
         await store.add_job(
             Job(
                 task_id=schedule.task_id,

@@ -18,8 +18,8 @@ from bench.scheduler_work import Job, Marks, command, job_of_this_process
 
 EXECUTORS = 2
 
-Pick = Callable[[], Awaitable[int]]
-"""Picks a batch, and returns how many tasks that were: 0 when none is due."""
+Pick = Callable[[], Awaitable[int | bool]]
+"""Picks a batch; false or 0 when none is due."""
 
 
 class Scheduler(ABC):
@@ -28,11 +28,11 @@ class Scheduler(ABC):
     `due_seconds` is how far ahead its pickers find tasks, at least; `picked` a query that counts what they picked.
     `lead_seconds` is how long before their moment tasks are stored; `unfinished` a query that counts those whose end
     is not recorded. Where they are kept: `recorded`, when each task started, and `ended`, when the last one ended, in
-    seconds since 1970. What `leaves_marks` calls the no-op of this benchmark.
+    seconds since 1970. `leaves_marks`: its tasks call the no-op of the benchmark.
     """
 
     name: str
-    lead_seconds = 15.0
+    lead_seconds = 20.0
     due_seconds = 0.0
     picked: str
     unfinished: str

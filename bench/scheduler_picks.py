@@ -1,7 +1,8 @@
 """How many due tasks per second do two pickers pick? Two processes, from a start that both know until none is left.
 
 To pick is to make a task an occurrence (Bellringer), to mark it (the seed) or to make it a job (APScheduler);
-"dispatching" and both seeds push it to a queue as well. Who is slower gets fewer tasks. The aim: 10,000 per second.
+"dispatching" and both seeds push it to a queue as well. Who is slower gets fewer tasks. `--tasks 20000` is a quick
+look. The aim: 10,000 per second.
 """
 
 from __future__ import annotations

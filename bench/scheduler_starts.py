@@ -1,8 +1,9 @@
 """How late do 10,000 tasks start that are due at the same moment? Start lag of a no-op, against other schedulers.
 
-Two processes execute on each side; the no-op of every contestant notes the time, and that is when a task started. The
-tasks are stored beforehand; what is not over 120 seconds after the moment is not waited for. The aim: p99 under one
-second, the promise being 30, and none early.
+Two processes execute on each side; the no-op of every contestant notes the time, and that is when a task started (but
+for tasks that publish a message: those started when the database says, which is a little earlier). The tasks are stored
+beforehand; what is not over 120 seconds after the moment is not waited for. `--tasks 500` is a quick look. The aim: p99
+under one second, the promise being 30, and none early.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from bench.support import print_table, scratch_directory
 TASKS = 10_000
 BOUND_SECONDS = 120.0
 PROMISE_SECONDS = 30.0
+START_SECONDS = 10.0
 CONTESTANTS: tuple[Scheduler, ...] = (
     Bellringer(),
     BellringerMessages(),
@@ -43,7 +45,9 @@ CONTESTANTS: tuple[Scheduler, ...] = (
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True):
-    """What one contestant did; `lags` are seconds after the moment, `ended_after` of the last end, if all ended."""
+    """What one contestant did: seconds after the moment of every start, as its code and as its tables have it, and of
+    the last end, if all ended.
+    """
 
     contestant: str
     tasks: int
@@ -54,7 +58,7 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def early(self) -> int:
         """Tasks that started before their moment."""
-        return sum(lag < 0 for lag in self.lags)
+        return max(sum(lag < 0 for lag in lags) for lags in (self.lags, self.recorded))
 
     @property
     def kept(self) -> int:
@@ -72,9 +76,9 @@ async def measure(postgres: Postgres, contestant: Scheduler, tasks: int, directo
         marks = Marks(str(directory / f"marks-{contestant.name}"))
         fire_at = math.ceil(time.time() + contestant.lead_seconds)
         await contestant.store(arguments, tasks, fire_at)
-        if time.time() > fire_at - 5:
-            raise SystemExit(f"{contestant.name} was not ready in time")
         await postgres.execute("CHECKPOINT")
+        if time.time() > fire_at - START_SECONDS:
+            raise SystemExit(f"{contestant.name} has too little time to start before its tasks are due")
         job = Job(part="", arguments=arguments, marks=marks.path, fire_at=fire_at, tasks=tasks)
         with running(contestant.commands(job), directory, contestant.settings(job)) as processes:
             while contestant.leaves_marks and marks.count() < tasks and time.time() < fire_at + BOUND_SECONDS:
@@ -82,15 +86,17 @@ async def measure(postgres: Postgres, contestant: Scheduler, tasks: int, directo
                 await asyncio.sleep(0.1)
             unfinished = await wait_for_count(arguments, contestant.unfinished, 0, fire_at + BOUND_SECONDS)
             ended_at = time.time()
+        recorded: list[float] = []
         async with connected(arguments) as connection:
-            recorded = contestant.recorded and [moment for (moment,) in await connection.fetch(contestant.recorded)]
-            ended_at = (contestant.ended and await connection.fetchval(contestant.ended)) or ended_at
-    starts = marks.read() if contestant.leaves_marks else recorded
+            if contestant.recorded is not None:
+                recorded = [moment - fire_at for (moment,) in await connection.fetch(contestant.recorded)]
+            if contestant.ended is not None and not unfinished:
+                ended_at = await connection.fetchval(contestant.ended)
     return Starts(
         contestant=contestant.name,
         tasks=tasks,
-        lags=[moment - fire_at for moment in starts],
-        recorded=[moment - fire_at for moment in recorded or []],
+        lags=[moment - fire_at for moment in marks.read()] if contestant.leaves_marks else recorded,
+        recorded=recorded,
         ended_after=None if unfinished else ended_at - fire_at,
     )
 
@@ -116,6 +122,7 @@ def row(starts: Starts, own: Starts) -> list[str]:
         f"{starts.early:,}",
         f"{starts.kept / starts.tasks:.1%}",
         *(seconds(starts.lag(share)) for share in (0.5, 0.99, 1)),
+        seconds(percentile(starts.recorded, 0.99)) if len(starts.recorded) == starts.tasks else "-",
         "-" if math.isinf(starts.lag(0.99)) else f"{starts.lag(0.99) / own.lag(0.99):.1f}x",
         "never" if starts.ended_after is None else f"{starts.ended_after:.2f}",
     ]
@@ -129,7 +136,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     measured = uvloop.run(measure_all(options.tasks, options.only))
     print_table(
         f"{options.tasks:,} tasks due at one moment, {BOUND_SECONDS:.0f} s at most (start lag in seconds)",
-        ["", "started", "early", "in 30 s", "p50", "p99", "max", "p99 of ours", "all ended"],
+        ["", "started", "early", "in 30 s", "p50", "p99", "max", "p99 in its tables", "p99 to ours", "all ended"],
         [row(starts, measured[0]) for starts in measured],
     )
 

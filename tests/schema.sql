@@ -26,6 +26,10 @@ CREATE FUNCTION bellringer.add_to_header(in_frame bytea, in_addition jsonb) RETU
     LANGUAGE plpgsql IMMUTABLE
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.adopt_overlap(in_task bigint) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.append(in_queues integer[], in_counts integer[], in_ends integer[], in_payloads bytea[], in_delays double precision[], in_groups text[], in_deduplications text[], in_after_waiting boolean DEFAULT true) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$ … $$;
@@ -181,6 +185,10 @@ CREATE FUNCTION bellringer.head_of(in_queue integer, OUT next_seq bigint, OUT la
     LANGUAGE sql STABLE
     AS $$ … $$;
 
+CREATE FUNCTION bellringer.hold_up(in_task bellringer.tasks, in_fire_at timestamp with time zone) RETURNS void
+    LANGUAGE plpgsql
+    AS $$ … $$;
+
 CREATE FUNCTION bellringer.is_tried_again(state text, max_retries integer, rerun_after_crash boolean, cancel_requested boolean, outcome text, attempt integer) RETURNS boolean
     LANGUAGE sql IMMUTABLE
     AS $$ … $$;
@@ -193,10 +201,6 @@ CREATE FUNCTION bellringer.lock_claims(in_queue integer) RETURNS void
     LANGUAGE sql
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.lock_free_tasks(in_tasks bigint[]) RETURNS bigint[]
-    LANGUAGE sql
-    AS $$ … $$;
-
 CREATE FUNCTION bellringer.lock_order(in_queue integer) RETURNS void
     LANGUAGE sql
     AS $$ … $$;
@@ -205,7 +209,7 @@ CREATE FUNCTION bellringer.lock_order_of_fifo(in_queues integer[]) RETURNS void
     LANGUAGE plpgsql
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.may_start(in_task bellringer.tasks, in_fire_at timestamp with time zone) RETURNS boolean
+CREATE FUNCTION bellringer.lock_tasks(in_tasks bigint[]) RETURNS bigint[]
     LANGUAGE plpgsql
     AS $$ … $$;
 

@@ -29,7 +29,6 @@ from bellringer.scheduler.occurrence_store import Dispatch
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done every second or so is done a hundred times as often."""
     monkeypatch.setattr(executor_module, "_LOOK_FOR_CANCELLED_SECONDS", 0.01)
-    monkeypatch.setattr(executor_module, "_FINISH_SECONDS", 0.05)
     monkeypatch.setattr(executor_module, "_ELSEWHERE_SECONDS", 0.05)
     monkeypatch.setattr(run_module, "GRACE_SECONDS", 0.05)
 

@@ -25,7 +25,6 @@ from bellringer.scheduler.model import Invocation
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are a hundredth of what they are."""
-    monkeypatch.setattr(executor_module, "_FINISH_SECONDS", 0.1)
     monkeypatch.setattr(executor_module, "_END_SECONDS", 0.3)
     monkeypatch.setattr(executor_module, "_LOOK_FOR_CANCELLED_SECONDS", 0.01)
     monkeypatch.setattr(records_module, "_backoff", Backoff(first_seconds=0.002, cap_seconds=0.05))

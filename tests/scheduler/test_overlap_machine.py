@@ -108,6 +108,14 @@ class OverlapMachine(RuleBasedStateMachine):
         expected = self._start(dispatches, executor)
         assert [answer.verdict for answer in told] == [expected[dispatch] for dispatch in dispatches]
 
+    @precondition(lambda self: self.task_state is TaskState.ACTIVE)
+    @rule(executor=EXECUTORS)
+    def come_due_and_start(self, executor: UUID) -> None:
+        """What happens most."""
+        self.pick(1)
+        self.dispatch()
+        self.start(executor, [0])
+
     @precondition(lambda self: self.dispatches)
     @rule(places=st.lists(PLACES, min_size=1, max_size=3), outcome=OUTCOMES)
     def end(self, places: list[int], outcome: Outcome) -> None:
@@ -139,7 +147,7 @@ class OverlapMachine(RuleBasedStateMachine):
         self.do(self.stage.change_task(self.task, state=TaskState.ACTIVE))
         self.task_state = TaskState.ACTIVE
 
-    @precondition(lambda self: self.task_state is not TaskState.CANCELLED and len(self.entries) > 5)
+    @precondition(lambda self: self.task_state is not TaskState.CANCELLED and len(self.entries) > 10)
     @rule()
     def cancel_task(self) -> None:
         self.do(self._stop(TaskState.CANCELLED))

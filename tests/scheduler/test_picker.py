@@ -161,6 +161,15 @@ async def test_a_task_that_cannot_be_planned_is_refused_and_holds_up_no_other(st
     assert (incident["kind"], incident["task_name"], incident["detail"]) == ("refused", "bad", row["problem"])
 
 
+async def test_a_row_that_is_no_task_is_refused_and_holds_up_no_other(stage: Stage, picker: Picker) -> None:
+    now = await stage.now()
+    bad = await stage.add_task("bad", call='{"type": "smoke"}', next_fire_at=now, is_planned=False)
+    good = [await stage.add_task(f"good{number}", next_fire_at=now, is_planned=False) for number in range(4)]
+    await picker.run_once()
+    assert (await stage.task(bad))["problem"].startswith("call: ")
+    assert [(await stage.task(task))["state"] for task in good] == ["active"] * 4
+
+
 async def test_a_task_scheduled_in_sql_is_planned_from_then_on(stage: Stage, picker: Picker) -> None:
     made = await stage.now() - timedelta(seconds=10)
     task = await stage.add_task(

@@ -247,8 +247,8 @@ class Recorder:
 async def executing(
     stage: Stage, caller: Recorder, *, database: Database | None = None, broker: Broker | None = None, **settings: float
 ) -> AsyncIterator[Executor]:
-    """An executor at work, to the end of the block; `settings` are of `SchedulerConfig`."""
-    config = SchedulerConfig(**settings)  # type: ignore[arg-type]
+    """An executor at work, to the end of the block; `settings` are of `SchedulerConfig`. It stops soon."""
+    config = SchedulerConfig(**{"finish_seconds": 0.1, **settings})  # type: ignore[arg-type]
     executor = Executor(database or stage.database, broker or stage.broker, [stage.queue], {"http": caller}, config)
     stopping = asyncio.Event()
     running = asyncio.create_task(executor.run(stopping))

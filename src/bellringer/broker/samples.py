@@ -35,15 +35,16 @@ WHERE sample.queue = queue.number AND sample.at < (
     WHERE queue = queue.number AND at < (SELECT clock_timestamp()) - make_interval(secs => $1)
 )
 """
+# The time is asked once, or every row of the queue would be read. Index: queue_samples_pkey.
 READ = """
 (
     SELECT at, pending, in_flight, delayed, published, finished FROM bellringer.queue_samples
-    WHERE queue = $1 AND at <= clock_timestamp() - make_interval(secs => $2) ORDER BY at DESC LIMIT 1
+    WHERE queue = $1 AND at <= (SELECT clock_timestamp()) - make_interval(secs => $2) ORDER BY at DESC LIMIT 1
 )
 UNION ALL
 (
     SELECT at, pending, in_flight, delayed, published, finished FROM bellringer.queue_samples
-    WHERE queue = $1 AND at > clock_timestamp() - make_interval(secs => $2) ORDER BY at
+    WHERE queue = $1 AND at > (SELECT clock_timestamp()) - make_interval(secs => $2) ORDER BY at
 )
 ORDER BY at
 """
@@ -52,7 +53,7 @@ PUBLISHED_PER_MINUTE = """
 SELECT queue.id, (tail.next_seq - 1) - COALESCE(
     (
         SELECT published FROM bellringer.queue_samples
-        WHERE queue = queue.number AND at <= clock_timestamp() - interval '1 minute' ORDER BY at DESC LIMIT 1
+        WHERE queue = queue.number AND at <= (SELECT clock_timestamp()) - interval '1 minute' ORDER BY at DESC LIMIT 1
     ),
     CASE WHEN queue.created_at > clock_timestamp() - interval '2 minutes' THEN 0 ELSE (
         SELECT published FROM bellringer.queue_samples WHERE queue = queue.number ORDER BY at LIMIT 1

@@ -232,7 +232,8 @@ class Executor:
                     await self._end(held, Outcome.CRASHED, "its executor lost it")
             await self._acknowledge(held)
         except Exception as error:  # noqa: BLE001 - the message comes back, and what became of it is found out then
-            _log.warning("lost an occurrence", task=held.dispatch.task, error=repr(error), exc_info=error)
+            is_news = not isinstance(error, Unavailable)
+            _log.warning("left an occurrence", task=held.dispatch.task, error=repr(error), exc_info=is_news)
             self._drop(held)
         finally:
             self._free(held)

@@ -132,11 +132,13 @@ class Tasks(History):
 
         Raises `NotFound`, `Conflict` for one that is cancelled or refused.
         """
-        return await self._stop(environment_id, name, TaskState.PAUSED)
+        await self._stop(environment_id, name, TaskState.PAUSED)
+        return await self.read(environment_id, name)
 
     async def cancel(self, environment_id: UUID, name: str) -> Task:
         """Let a task start nothing any more; what runs goes on. Raises `NotFound`."""
-        return await self._stop(environment_id, name, TaskState.CANCELLED)
+        await self._stop(environment_id, name, TaskState.CANCELLED)
+        return await self.read(environment_id, name)
 
     async def resume(self, environment_id: UUID, name: str) -> Task:
         """End a pause: the fire times from now on take place. Raises `NotFound`, `Conflict`."""
@@ -153,9 +155,8 @@ class Tasks(History):
 
     async def delete(self, environment_id: UUID, name: str) -> None:
         """Delete a task with its history; what runs comes to its end unrecorded. Raises `NotFound`."""
+        number = await self._stop(environment_id, name, TaskState.CANCELLED)
         async with self._database.connection() as connection:
-            number = await number_of(connection, environment_id, name)
-            await task_store.stop_task(connection, environment_id, name, TaskState.CANCELLED)
             # Bit by bit, each a transaction of its own: a history may be long.
             while await task_store.delete_history(connection, number, _DELETE_BATCH):
                 pass
@@ -218,6 +219,8 @@ class Tasks(History):
             await task_store.give_up_missed(connection, stored.number, now, "the schedule was changed")
             at = _time_of(definition.schedule, now)
         await task_store.change_task(connection, stored.number, definition, queue=queue, at=at, modified_at=now)
+        if stored.definition.overlap is not definition.overlap:
+            await task_store.adopt_overlap(connection, stored.number)
         first_gone = await task_store.unpick(connection, stored.number, now, is_other_schedule=not is_same_schedule)
         if stored.state is TaskState.PAUSED:
             return
@@ -230,14 +233,15 @@ class Tasks(History):
             connection, stored.number, TaskState.ACTIVE, next_fire_at, is_planned=is_planned, modified_at=now
         )
 
-    async def _stop(self, environment_id: UUID, name: str, state: TaskState) -> Task:
+    async def _stop(self, environment_id: UUID, name: str, state: TaskState) -> TaskNumber:
         async with self._database.connection() as connection:
-            reached = await task_store.stop_task(connection, environment_id, check_task_name(name), state)
-        if reached is None:
+            stopped = await task_store.stop_task(connection, environment_id, check_task_name(name), state)
+        if stopped is None:
             raise no_task(name)
+        number, reached = stopped
         if reached is not state:
             raise Conflict(f"the task {name} is {reached}")
-        return await self.read(environment_id, name)
+        return number
 
     async def _changed(self, environment_id: UUID, name: str) -> Task:
         self._on_change()

@@ -103,7 +103,8 @@ WHERE number = $1
 """
 UNPICK = "SELECT bellringer.unpick($1, $2, $3)"
 GIVE_UP_MISSED = "SELECT bellringer.give_up_missed(task, $2, $3) FROM bellringer.tasks AS task WHERE number = $1"
-STOP_TASK = "SELECT state FROM bellringer.stop_task($1, $2, $3)"
+ADOPT_OVERLAP = "SELECT bellringer.adopt_overlap($1)"
+STOP_TASK = "SELECT number, state FROM bellringer.stop_task($1, $2, $3)"
 RUN_TASK = "SELECT verdict, moment FROM bellringer.run_task($1)"
 # Indexes: occurrences_pkey, past_attempts_pkey, incidents_task.
 DELETE_HISTORY = """
@@ -253,10 +254,17 @@ async def give_up_missed(connection: Connection, number: TaskNumber, moment: dat
     await connection.execute(GIVE_UP_MISSED, number, moment, why)
 
 
-async def stop_task(connection: Connection, environment_id: UUID, name: str, state: TaskState) -> TaskState | None:
-    """Pause or cancel a task; return the state that it has then, which is another if it could not be paused."""
-    reached = await connection.fetchval(STOP_TASK, environment_id, name, state)
-    return None if reached is None else TaskState(reached)
+async def adopt_overlap(connection: Connection, number: TaskNumber) -> None:
+    """Let what runs and waits of a task follow its new policy for overlaps."""
+    await connection.execute(ADOPT_OVERLAP, number)
+
+
+async def stop_task(
+    connection: Connection, environment_id: UUID, name: str, state: TaskState
+) -> tuple[TaskNumber, TaskState] | None:
+    """Pause or cancel a task; return its number, and the state that it has then: another if it could not be paused."""
+    row = await connection.fetchrow(STOP_TASK, environment_id, name, state)
+    return None if row is None else (TaskNumber(row["number"]), TaskState(row["state"]))
 
 
 async def run_task(connection: Connection, number: TaskNumber) -> tuple[str, datetime] | None:

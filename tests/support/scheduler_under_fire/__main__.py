@@ -27,7 +27,7 @@ def main() -> int:
     )
     parser.add_argument("--seconds", type=float, default=600.0, help="how long tasks are made and used")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--pause", type=float, nargs=2, default=(2.0, 8.0), help="range of the pauses between faults")
+    parser.add_argument("--pause", type=float, nargs=2, default=(4.0, 15.0), help="range of the pauses between faults")
     parser.add_argument("--keep-history", type=Path, metavar="FOLDER")
     arguments = parser.parse_args()
     if not LIBRARY.exists():

@@ -109,6 +109,7 @@ def run_under_fire(
             _wait(_TICK_SECONDS, faults)
         tell("everything was asked")
         left = _drain(postgres.url, faults)
+        tell("everything is over" if not left else f"{left} are still open")
         for number, server in enumerate([*pickers, *executors], 1):
             server.terminate()
             (folder / f"{server.role}-{number}.log").write_text(server.log())

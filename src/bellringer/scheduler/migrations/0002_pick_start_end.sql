@@ -81,60 +81,54 @@ BEGIN
     PERFORM bellringer.count_tasks(ARRAY[in_task.environment_id], ARRAY['tasks.skipped'], ARRAY[1]::bigint[]);
 END $$;
 
--- Whether an occurrence of a task that may not overlap may start, its task being locked. If not, it is put where the
--- policy says: it waits, or is skipped.
-CREATE FUNCTION bellringer.may_start(in_task bellringer.tasks, in_fire_at timestamptz) RETURNS boolean
+-- Puts an occurrence that is due while another one of its task runs where the task says: it waits, or is skipped. The
+-- task is locked.
+CREATE FUNCTION bellringer.hold_up(in_task bellringer.tasks, in_fire_at timestamptz) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     waiting timestamptz;
 BEGIN
-    IF in_task.running_fire_at IS DISTINCT FROM in_fire_at AND EXISTS (
-        SELECT FROM bellringer.occurrences
-        WHERE task = in_task.number AND fire_at = in_task.running_fire_at
-            AND stage = 2 AND started_at IS NOT NULL AND ended_at IS NULL
-    ) THEN
-        IF in_task.overlap = 'skip' THEN
-            PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'another occurrence was still running');
-            RETURN false;
-        END IF;
-        SELECT fire_at INTO waiting FROM bellringer.occurrences
-        WHERE task = in_task.number AND fire_at = in_task.waiting_fire_at AND stage = 3 AND ended_at IS NULL;
-        -- An attempt after a failure may come after a later occurrence, which has replaced it.
-        IF in_task.overlap = 'replace' AND in_fire_at < GREATEST(in_task.running_fire_at, waiting) THEN
-            PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'a later occurrence took its place');
-            RETURN false;
-        ELSIF in_task.overlap = 'queue' AND waiting <> in_fire_at THEN
-            PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'another occurrence was waiting already');
-            RETURN false;
-        ELSIF in_task.overlap = 'replace' THEN
-            IF waiting <> in_fire_at THEN
-                PERFORM bellringer.skip_occurrence(in_task, waiting, 'a later occurrence took its place');
-            END IF;
-            UPDATE bellringer.occurrences SET cancel_requested = true
-            WHERE task = in_task.number AND fire_at = in_task.running_fire_at;
-        END IF;
-        UPDATE bellringer.occurrences SET stage = 3 WHERE task = in_task.number AND fire_at = in_fire_at;
-        UPDATE bellringer.tasks SET waiting_fire_at = in_fire_at WHERE number = in_task.number;
-        RETURN false;
+    IF in_task.overlap = 'skip' THEN
+        PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'another occurrence was still running');
+        RETURN;
     END IF;
-    -- Now, so that another occurrence in the same batch sees it.
-    UPDATE bellringer.occurrences SET stage = 2, started_at = clock_timestamp()
-    WHERE task = in_task.number AND fire_at = in_fire_at;
-    UPDATE bellringer.tasks SET running_fire_at = in_fire_at,
-        waiting_fire_at = CASE WHEN waiting_fire_at = in_fire_at THEN NULL ELSE waiting_fire_at END
-    WHERE number = in_task.number;
-    RETURN true;
+    SELECT fire_at INTO waiting FROM bellringer.occurrences
+    WHERE task = in_task.number AND fire_at = in_task.waiting_fire_at AND stage = 3 AND ended_at IS NULL;
+    -- An attempt after a failure may come after a later occurrence, which has replaced it.
+    IF in_task.overlap = 'replace' AND in_fire_at < GREATEST(in_task.running_fire_at, waiting) THEN
+        PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'a later occurrence took its place');
+        RETURN;
+    ELSIF in_task.overlap = 'queue' AND waiting <> in_fire_at THEN
+        PERFORM bellringer.skip_occurrence(in_task, in_fire_at, 'another occurrence was waiting already');
+        RETURN;
+    ELSIF in_task.overlap = 'replace' THEN
+        IF waiting <> in_fire_at THEN
+            PERFORM bellringer.skip_occurrence(in_task, waiting, 'a later occurrence took its place');
+        END IF;
+        UPDATE bellringer.occurrences SET cancel_requested = true
+        WHERE task = in_task.number AND fire_at = in_task.running_fire_at;
+    END IF;
+    UPDATE bellringer.occurrences SET stage = 3 WHERE task = in_task.number AND fire_at = in_fire_at;
+    UPDATE bellringer.tasks SET waiting_fire_at = in_fire_at WHERE number = in_task.number;
 END $$;
 
--- Locks those of the tasks of which one occurrence at a time may run, as far as nobody else has; returns their numbers.
-CREATE FUNCTION bellringer.lock_free_tasks(in_tasks bigint[]) RETURNS bigint[]
-LANGUAGE sql AS $$
-    SELECT ARRAY(
+-- Locks those of the tasks of which one occurrence at a time may run; returns the numbers of those that somebody else
+-- has locked.
+CREATE FUNCTION bellringer.lock_tasks(in_tasks bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    free_tasks bigint[] := ARRAY(
         SELECT number FROM bellringer.tasks
         WHERE number = ANY (in_tasks) AND (overlap <> 'allow' OR running_fire_at IS NOT NULL)
         FOR NO KEY UPDATE SKIP LOCKED
-    )
-$$;
+    );
+BEGIN
+    RETURN ARRAY(
+        SELECT number FROM bellringer.tasks
+        WHERE number = ANY (in_tasks) AND (overlap <> 'allow' OR running_fire_at IS NOT NULL)
+        EXCEPT SELECT unnest(free_tasks)
+    );
+END $$;
 
 -- Whether the next attempt follows by itself: not when somebody asked to end this one. A run that takes its executor
 -- down with it does so three times at most.
@@ -159,12 +153,7 @@ LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     ended record;
-    free_tasks bigint[] := bellringer.lock_free_tasks(in_tasks);
-    locked_tasks bigint[] := ARRAY(
-        SELECT number FROM bellringer.tasks
-        WHERE number = ANY (in_tasks) AND (overlap <> 'allow' OR running_fire_at IS NOT NULL)
-            AND number <> ALL (free_tasks)
-    );
+    locked_tasks bigint[] := bellringer.lock_tasks(in_tasks);
 BEGIN
     RETURN QUERY SELECT one.place, false FROM unnest(in_tasks) WITH ORDINALITY AS one (task, place)
     WHERE task = ANY (locked_tasks);
@@ -243,7 +232,7 @@ BEGIN
         UPDATE bellringer.tasks AS task SET running_fire_at = NULL, waiting_fire_at = NULL
         FROM (
             SELECT number, running_fire_at, waiting_fire_at FROM bellringer.tasks
-            WHERE number = ANY (free_tasks) AND running_fire_at IS NOT NULL
+            WHERE number = ANY (in_tasks) AND number <> ALL (locked_tasks) AND running_fire_at IS NOT NULL
         ) AS before
         JOIN bellringer.occurrences AS occurrence
             ON occurrence.task = before.number AND occurrence.fire_at = before.running_fire_at
@@ -295,9 +284,15 @@ DECLARE
     locked_wait_seconds constant double precision := 0.1;
     given record;
     task bellringer.tasks;
-    free_tasks bigint[] := bellringer.lock_free_tasks(in_tasks);
+    locked_tasks bigint[] := bellringer.lock_tasks(in_tasks);
     seen bigint[] := '{}';
     may_run bigint[] := '{}';
+    alone_tasks bigint[] := '{}';
+    alone_fire_ats timestamptz[] := '{}';
+    held_up_tasks bigint[] := '{}';
+    held_up_fire_ats timestamptz[] := '{}';
+    alone_task bigint;
+    alone_fire_at timestamptz;
     here bigint[] := '{}';
     reported_before bigint[] := '{}';
     crashed_tasks bigint[] := '{}';
@@ -310,12 +305,14 @@ BEGIN
             occurrence.dispatched_at IS NOT DISTINCT FROM one.dispatched_at
                 AND occurrence.attempt = one.attempt AS is_current,
             executor.seen_at > clock_timestamp() - make_interval(secs => lost_seconds) AS is_alive,
-            definition.overlap = 'allow' OR free.number IS NOT NULL AS is_free
+            COALESCE(running.fire_at <> one.fire_at AND running.stage = 2 AND running.started_at IS NOT NULL
+                AND running.ended_at IS NULL, false) AS is_held_up
         FROM unnest(in_tasks, in_fire_ats, in_attempts, in_dispatched_ats) WITH ORDINALITY
             AS one (task, fire_at, attempt, dispatched_at, place)
         JOIN bellringer.occurrences AS occurrence ON occurrence.task = one.task AND occurrence.fire_at = one.fire_at
         JOIN bellringer.tasks AS definition ON definition.number = one.task
-        LEFT JOIN unnest(free_tasks) AS free (number) ON free.number = one.task
+        LEFT JOIN bellringer.occurrences AS running
+            ON running.task = one.task AND running.fire_at = definition.running_fire_at
         LEFT JOIN bellringer.executors AS executor ON executor.id = occurrence.executor
         ORDER BY one.task, one.fire_at
         FOR NO KEY UPDATE OF occurrence SKIP LOCKED
@@ -328,14 +325,21 @@ BEGIN
             verdict := 'wait';
             wait_seconds := EXTRACT(epoch FROM given.due_at - clock_timestamp());
             RETURN NEXT;
-        ELSIF given.stage IN (1, 2) AND NOT given.is_free THEN
+        ELSIF given.stage IN (1, 2) AND given.task = ANY (locked_tasks) THEN
             verdict := 'wait';
             wait_seconds := locked_wait_seconds;
             RETURN NEXT;
         ELSIF given.stage = 1 THEN
             IF given.overlap <> 'allow' THEN
-                SELECT * INTO task FROM bellringer.tasks WHERE number = given.task;
-                CONTINUE WHEN NOT bellringer.may_start(task, given.fire_at);
+                IF given.is_held_up OR given.task = alone_task AND given.fire_at <> alone_fire_at THEN
+                    held_up_tasks := held_up_tasks || given.task;
+                    held_up_fire_ats := held_up_fire_ats || given.fire_at;
+                    CONTINUE;
+                END IF;
+                alone_task := given.task;
+                alone_fire_at := given.fire_at;
+                alone_tasks := alone_tasks || given.task;
+                alone_fire_ats := alone_fire_ats || given.fire_at;
             END IF;
             may_run := may_run || given.place;
             IF given.missed_cause IS NOT NULL THEN
@@ -357,6 +361,13 @@ BEGIN
             RETURN NEXT;
         END IF;
     END LOOP;
+
+    IF cardinality(alone_tasks) > 0 THEN
+        UPDATE bellringer.tasks AS task SET running_fire_at = alone.fire_at,
+            waiting_fire_at = CASE WHEN waiting_fire_at = alone.fire_at THEN NULL ELSE waiting_fire_at END
+        FROM unnest(alone_tasks, alone_fire_ats) AS alone (number, fire_at)
+        WHERE task.number = alone.number;
+    END IF;
 
     RETURN QUERY
     SELECT one.place, 'wait', locked_wait_seconds, NULL::uuid, NULL, NULL, NULL, NULL::double precision, NULL::boolean
@@ -425,4 +436,9 @@ BEGIN
     )
     SELECT place, 'run', 0::double precision, environment_id, name, call::text, payload, time_limit_seconds, is_recurring
     FROM started;
+
+    FOR held_up IN 1 .. cardinality(held_up_tasks) LOOP
+        SELECT * INTO task FROM bellringer.tasks WHERE number = held_up_tasks[held_up];
+        PERFORM bellringer.hold_up(task, held_up_fire_ats[held_up]);
+    END LOOP;
 END $$;

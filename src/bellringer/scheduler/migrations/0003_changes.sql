@@ -28,6 +28,27 @@ BEGIN
     RETURN first_gone;
 END $$;
 
+-- Lets what runs and waits of a task follow a new policy for overlaps. Called under the lock of the task.
+CREATE FUNCTION bellringer.adopt_overlap(in_task bigint) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    this bellringer.tasks;
+BEGIN
+    SELECT * INTO this FROM bellringer.tasks WHERE number = in_task;
+    IF this.overlap = 'allow' THEN
+        UPDATE bellringer.occurrences SET stage = 0, due_at = clock_timestamp()
+        WHERE task = in_task AND fire_at = this.waiting_fire_at AND stage = 3;
+        UPDATE bellringer.tasks SET running_fire_at = NULL, waiting_fire_at = NULL WHERE number = in_task;
+    ELSIF this.running_fire_at IS NULL THEN
+        UPDATE bellringer.tasks SET running_fire_at = (
+            SELECT fire_at FROM bellringer.occurrences
+            WHERE task = in_task AND stage = 2 AND started_at IS NOT NULL AND ended_at IS NULL
+            ORDER BY fire_at DESC LIMIT 1
+        )
+        WHERE number = in_task;
+    END IF;
+END $$;
+
 -- Records the fire times that passed and were not picked yet, for a task that will not run them any more.
 CREATE FUNCTION bellringer.give_up_missed(in_task bellringer.tasks, in_moment timestamptz, in_why text) RETURNS void
 LANGUAGE sql AS $$

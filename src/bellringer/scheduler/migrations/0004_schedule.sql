@@ -246,6 +246,9 @@ BEGIN
                 ELSE LEAST(moment, wanted.once_at) END,
             modified_at = moment
         WHERE task.number = stored.number;
+        IF stored.overlap <> wanted.overlap THEN
+            PERFORM bellringer.adopt_overlap(stored.number);
+        END IF;
         EXIT;
     END LOOP;
     RETURN name;
