@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -15,9 +16,8 @@ from bellringer.broker import QueueSettings
 from bellringer.edge.keys import Keys
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.events import EVENTS_QUEUE, EVENTS_SETTINGS, TaskEvent
-from bellringer.scheduler.fire_times import fire_times_of
 from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
-from bellringer.scheduler.model import Outcome, Schedule, TaskNumber
+from bellringer.scheduler.model import Outcome
 
 MONTH = 30 * 24 * 3600
 
@@ -35,11 +35,6 @@ def watcher(stage: Stage) -> Watcher:
 @pytest.fixture
 def collector(stage: Stage) -> Collector:
     return Collector(stage.database, SchedulerConfig())
-
-
-@pytest.fixture
-def replanner(stage: Stage) -> Replanner:
-    return Replanner(stage.database, SchedulerConfig())
 
 
 async def events(stage: Stage) -> list[TaskEvent]:
@@ -266,46 +261,56 @@ async def test_one_process_at_a_time_collects(stage: Stage, collector: Collector
     assert await stage.fetch("SELECT FROM bellringer.occurrences") == []
 
 
-# Replanner
+async def test_durations_of_what_ran_long_ago_are_forgotten(stage: Stage, collector: Collector) -> None:
+    await stage.fetch(
+        "INSERT INTO bellringer.run_durations (subject, seconds, modified_at)"
+        " VALUES ('http old', '{1}', clock_timestamp() - make_interval(secs => $1)), ('http new', '{1}', DEFAULT)",
+        MONTH + 60,
+    )
+    await collector.run_once()
+    assert [row["subject"] for row in await stage.fetch("SELECT subject FROM bellringer.run_durations")] == ["http new"]
 
 
-async def zoned(stage: Stage, name: str, *, wrong_by: timedelta, **columns: Any) -> TaskNumber:  # noqa: ANN401 - columns
-    """A task at 2 o'clock in Berlin, to be picked at another time than that: as by the rules of yesterday."""
-    schedule = Schedule(cron="0 2 * * *", time_zone="Europe/Berlin")
+async def test_fire_times_move_with_the_rules_of_their_zone(stage: Stage) -> None:
     now = await stage.now()
-    planned = fire_times_of(schedule, created_at=now).after(now + timedelta(hours=2))
-    assert planned is not None
-    row = {"cron": schedule.cron, "time_zone": schedule.time_zone, "next_fire_at": planned + wrong_by, **columns}
-    return await stage.add_task(name, **row)
+    by_old_rules = (now + timedelta(days=3)).replace(hour=12, minute=30, second=0, microsecond=0)
+    moved = await stage.add_task("moved", cron="0 2 * * *", time_zone="Europe/Berlin", next_fire_at=by_old_rules)
+    near = await stage.add_task(
+        "near", cron="0 2 * * *", time_zone="Europe/Berlin", next_fire_at=now + timedelta(seconds=100)
+    )
+    utc = await stage.add_task("utc", cron="0 2 * * *", next_fire_at=by_old_rules)
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    next_fire_at = (await stage.task(moved))["next_fire_at"]
+    assert now < next_fire_at < now + timedelta(days=1, hours=2)
+    assert next_fire_at.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M") == "02:00"
+    assert (await stage.task(near))["next_fire_at"] == now + timedelta(seconds=100)  # a picker may be about to take it
+    assert (await stage.task(utc))["next_fire_at"] == by_old_rules
 
 
-async def test_a_fire_time_moves_with_the_rules_of_its_zone(stage: Stage, replanner: Replanner) -> None:
-    right = await zoned(stage, "right", wrong_by=timedelta())
-    wrong = await zoned(stage, "wrong", wrong_by=timedelta(hours=1))
-    await replanner.run_once()
-    assert (await stage.task(wrong))["next_fire_at"] == (await stage.task(right))["next_fire_at"]
+async def test_fire_times_that_are_right_stay(stage: Stage) -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    tomorrow = (await stage.now()).astimezone(berlin) + timedelta(days=2)
+    first = tomorrow.replace(month=1, day=1, hour=3, minute=15, second=0, microsecond=0)
+    right = first.replace(year=first.year + 1).astimezone(UTC)
+    task = await stage.add_task(cron="15 3 1 1 *", time_zone="Europe/Berlin", next_fire_at=right)
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    assert (await stage.task(task))["next_fire_at"] == right
 
 
-async def test_what_a_picker_may_be_about_to_take_does_not_move(stage: Stage, replanner: Replanner) -> None:
-    soon = await stage.now() + timedelta(seconds=100)
-    task = await zoned(stage, "soon", wrong_by=timedelta(), next_fire_at=soon)
-    await replanner.run_once()
-    assert (await stage.task(task))["next_fire_at"] == soon
+async def test_one_process_at_a_time_looks_at_the_zones(stage: Stage) -> None:
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    by_old_rules = await stage.now() + timedelta(days=3)
+    task = await stage.add_task(cron="0 2 * * *", time_zone="Europe/Berlin", next_fire_at=by_old_rules)
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    assert (await stage.task(task))["next_fire_at"] == by_old_rules
 
 
-async def test_what_was_not_planned_yet_does_not_move(stage: Stage, replanner: Replanner) -> None:
-    task = await zoned(stage, "not planned", wrong_by=timedelta(hours=1), is_planned=False)
-    before = await stage.task(task)
-    await replanner.run_once()
-    assert await stage.task(task) == before
-
-
-async def test_a_replanner_waits_for_no_task_that_somebody_changes(stage: Stage, replanner: Replanner) -> None:
-    locked = await zoned(stage, "locked", wrong_by=timedelta(hours=1))
-    other = await zoned(stage, "other", wrong_by=timedelta(hours=1))
-    before = await stage.task(locked)
+async def test_a_replanner_waits_for_no_task_that_somebody_changes(stage: Stage) -> None:
+    by_old_rules = (await stage.now()).replace(minute=30) + timedelta(days=3)
+    zoned = {"cron": "0 2 * * *", "time_zone": "Europe/Berlin", "next_fire_at": by_old_rules}
+    locked, other = await stage.add_task("locked", **zoned), await stage.add_task("other", **zoned)
     async with asyncio.timeout(10), stage.database.transaction() as connection:
         await connection.execute("SELECT FROM bellringer.tasks WHERE number = $1 FOR NO KEY UPDATE", locked)
-        await replanner.run_once()
-    assert (await stage.task(locked))["next_fire_at"] == before["next_fire_at"]
-    assert (await stage.task(other))["next_fire_at"] == before["next_fire_at"] - timedelta(hours=1)
+        await Replanner(stage.database, SchedulerConfig()).run_once()
+    assert (await stage.task(locked))["next_fire_at"] == by_old_rules
+    assert (await stage.task(other))["next_fire_at"] < by_old_rules
