@@ -109,6 +109,24 @@ async def test_a_calendar_ends_early_rather_than_late(
     assert await tasks.calendar(home, await tasks.now(), 1) == whole[:10]
 
 
+async def test_of_many_schedules_those_that_fire_first_are_read(
+    tasks: Tasks, home: UUID, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = minute_of(await tasks.now()) + HOUR
+    async with database.connection() as connection:
+        for minute in (3, 9, 6):
+            first = start + minute * timedelta(minutes=1) - 10 * timedelta(seconds=1000.25)
+            await connection.execute(MANY, home, f"b{minute}-", None, 1000.25, first, 20)
+    await tasks.put(home, "tick", task(MINUTELY))
+    whole = await tasks.calendar(home, start, 1)
+    monkeypatch.setattr(calendar, "MOST_STEPS", 30)
+    assert await tasks.calendar(home, start, 1) == whole[:6]
+    assert [load.fire_times for load in whole[:6]] == [1, 1, 1, 21, 1, 1]
+    async with database.connection() as connection:
+        coming = await calendar.read_coming(connection, home, start, start + HOUR)
+    assert (len(coming.schedules), coming.end) == (30, start + timedelta(minutes=6))
+
+
 @pytest.mark.parametrize(
     ("start", "hours", "field"),
     [

@@ -182,7 +182,7 @@ CASES = {
     ),
     "calendar of a day": Case(
         statement=calendar.COMING,
-        arguments=(HOME, NOW, NOW + timedelta(days=1), 10),
+        arguments=(HOME, NOW, NOW + timedelta(days=1), 10, 1000),
         indexes={"tasks_due"},
         rows=25,
     ),

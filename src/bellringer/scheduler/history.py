@@ -117,7 +117,7 @@ class History:
             raise InvalidInput("the calendar ends with the year 9999", field="start") from None
         async with self._database.connection() as connection:
             coming = await read_coming(connection, environment_id, start, end)
-        return await asyncio.to_thread(calendar_of, coming, start, end)
+        return await asyncio.to_thread(calendar_of, coming, start)
 
     async def executors(self) -> list[ExecutorView]:
         """The processes that execute, those too that were not seen for a while."""
