@@ -125,6 +125,13 @@ class OverlapMachine(RuleBasedStateMachine):
         are_news = self.do(self.stage.end(*dispatches, outcome=outcome))
         assert are_news == self._end(dispatches, outcome)
 
+    @precondition(lambda self: self._in("running"))
+    @rule(outcome=OUTCOMES)
+    def end_what_runs(self, outcome: Outcome) -> None:
+        dispatch = self._in("running")[0].dispatch
+        assert dispatch is not None
+        assert self.do(self.stage.end(dispatch, outcome=outcome)) == self._end([dispatch], outcome) == [True]
+
     @rule(executor=EXECUTORS)
     def lose(self, executor: UUID) -> None:
         self.do(self.stage.lose(executor))
@@ -320,5 +327,5 @@ class OverlapMachine(RuleBasedStateMachine):
 async def test_occurrences_stand_as_their_model_does(stage: Stage, overlap: str) -> None:
     members = {"loop": asyncio.get_running_loop(), "stage": stage, "overlap": overlap}
     machine = type("Machine", (OverlapMachine,), members)
-    patient = settings(max_examples=25, stateful_step_count=40, suppress_health_check=list(HealthCheck))
+    patient = settings(max_examples=30, stateful_step_count=40, suppress_health_check=list(HealthCheck))
     await asyncio.to_thread(run_machine, machine, settings=patient)
