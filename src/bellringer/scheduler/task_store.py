@@ -32,7 +32,8 @@ _AFTER_EVERY_NAME = "~"  # sorts after every character of a name
 NOW = "SELECT clock_timestamp()"
 FIND_NUMBER = "SELECT number FROM bellringer.tasks WHERE environment_id = $1 AND name = $2"
 LOCK_TASK = "SELECT * FROM bellringer.tasks WHERE environment_id = $1 AND name = $2 FOR NO KEY UPDATE"
-# Indexes: tasks_pkey, and occurrences_pkey for the newest occurrence, the next, and those of a task with no fire time to come.
+# Indexes: tasks_pkey, and occurrences_pkey for the newest occurrence, the next one, and those of a task with no fire
+# time to come.
 # OFFSET 0: one look per task, never a hash table of all occurrences.
 READ_TASKS = """
 SELECT task.*,

@@ -82,8 +82,8 @@ class OccurrenceDetail(OccurrenceView, frozen=True, kw_only=True):
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """A task: what was said of it, where a delay has become a time, and how it stands.
 
-    `next_fire_at` is its first fire time to come, `last` its newest occurrence that was due by now, `problem` why it was
-    refused.
+    `next_fire_at` is the first fire time to come, `last` the newest occurrence that was due by now, `problem` says why
+    it was refused.
     """
 
     name: str
