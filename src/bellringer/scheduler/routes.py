@@ -153,7 +153,8 @@ def scheduler_routes(tasks: Tasks) -> Routes:
                 path="/v1/tasks/{task}/cancel",
                 handle=cancel_task,
                 summary="Cancel a task",
-                description="Nothing of it starts any more, unless it is put again. What runs comes to its end; the history stays.",
+                description="Nothing of it starts any more, unless it is put again. What runs comes to its end; the "
+                "history stays.",
                 tag=TAG,
                 success_status=200,
                 responses=(TaskView,),
