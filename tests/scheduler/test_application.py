@@ -9,6 +9,7 @@ from bellringer.kernel.database import Database
 from bellringer.kernel.errors import InvalidInput
 from bellringer.scheduler import FunctionCall, Schedule, Scheduler, TaskDefinition, Tasks
 from bellringer.scheduler.application import make_known
+from bellringer.scheduler.model import TaskState
 
 
 @pytest.fixture
@@ -54,6 +55,20 @@ async def test_an_application_that_starts_again_changes_nothing(
     paused = await tasks.pause(environment.id, "nightly")
     await make_known(database, tasks, environment.id, application())
     assert await tasks.read(environment.id, "nightly") == paused
+
+
+async def test_what_was_cancelled_stays_so_when_an_application_starts(
+    database: Database, tasks: Tasks, environment: Environment
+) -> None:
+    await make_known(database, tasks, environment.id, application())
+    cancelled = await tasks.cancel(environment.id, "nightly")
+    changed = Scheduler()
+    changed.task(name="nightly", cron="0 3 * * *")(lambda: None)
+    for started in (application(), changed):
+        await make_known(database, tasks, environment.id, started)
+        assert await tasks.read(environment.id, "nightly") == cancelled
+    revived, _ = await tasks.put(environment.id, "nightly", cancelled.definition)
+    assert revived.state is TaskState.ACTIVE
 
 
 async def test_functions_that_are_gone_are_forgotten(

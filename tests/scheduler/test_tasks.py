@@ -250,3 +250,20 @@ async def test_what_runs_is_in_the_way_when_runs_may_no_more_overlap(tasks: Task
     third = await tasks.run_now(home, "mail")
     assert await engine.start(await engine.dispatch()) == ["gone"]
     assert (await tasks.occurrence(home, "mail", third.fire_at))[0].outcome is Outcome.SKIPPED
+
+
+async def test_a_task_says_when_it_fires_next_whether_that_is_picked_or_not(
+    tasks: Tasks, engine: Engine, home: UUID
+) -> None:
+    for name, schedule in (("poll", Schedule(every_seconds=20.0)), ("once", Schedule(delay_seconds=60.0))):
+        made, _ = await tasks.create(home, name, task(schedule))
+        assert made.fires_next_at == made.next_fire_at
+        await engine.pick()
+        picked = await tasks.read(home, name)
+        assert picked.next_fire_at != made.next_fire_at
+        assert picked.fires_next_at == made.fires_next_at
+        first = (await tasks.occurrences(home, name))[-1]
+        await tasks.cancel_occurrence(home, name, first.fire_at)
+        left = [one.fire_at for one in await tasks.occurrences(home, name) if one.outcome is None]
+        assert (await tasks.read(home, name)).fires_next_at == (min(left) if left else None)
+        assert (await tasks.pause(home, name)).fires_next_at is None

@@ -233,7 +233,11 @@ class PastAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as it is stored; a delay has become a time. `last` is its newest occurrence that was due by now."""
+    """A task as it is stored; a delay has become a time.
+
+    `next_fire_at` is its first fire time without an occurrence, `fires_next_at` the first that is to come, picked or
+    not; `last` is its newest occurrence that was due by now.
+    """
 
     number: TaskNumber
     environment_id: UUID
@@ -242,6 +246,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     state: TaskState
     problem: str | None
     next_fire_at: datetime | None
+    fires_next_at: datetime | None
     last: Occurrence | None
     created_at: datetime
     modified_at: datetime

@@ -152,8 +152,9 @@ def scheduler_routes(tasks: Tasks) -> Routes:
                 method="POST",
                 path="/v1/tasks/{task}/cancel",
                 handle=cancel_task,
-                summary="Cancel a task for good",
-                description="Nothing of it starts any more. What runs comes to its end; the history stays.",
+                summary="Cancel a task",
+                description="Nothing of it starts any more, unless it is put again. What runs comes to its end; the "
+                "history stays.",
                 tag=TAG,
                 success_status=200,
                 responses=(TaskView,),

@@ -77,11 +77,14 @@ class Tasks(History):
                 raise Conflict(f"there is a task {name} with another definition")
         return await self._changed(environment_id, name), number is not None
 
-    async def put(self, environment_id: UUID, name: str, definition: TaskDefinition) -> tuple[Task, bool]:
+    async def put(
+        self, environment_id: UUID, name: str, definition: TaskDefinition, *, revives: bool = True
+    ) -> tuple[Task, bool]:
         """Make a task or change the one of that name; say whether it is new.
 
-        Another schedule holds from now on; the same one goes on. One that was cancelled or refused is active again, one
-        that is paused stays so. Raises `InvalidInput`.
+        Another schedule holds from now on; the same one goes on. One that was refused is active again, one that is
+        paused stays so; one that was cancelled is active again if this `revives` it, or else stays as it is. Raises
+        `InvalidInput`.
         """
         check_task_name(name)
         definition = _completed(definition)
@@ -92,7 +95,7 @@ class Tasks(History):
                 if await self._add(connection, environment_id, name, definition, queue) is not None:
                     is_new = True
                     break
-            if stored is not None:
+            if stored is not None and (revives or stored.state is not TaskState.CANCELLED):
                 await self._change(connection, stored, definition, queue)
         return await self._changed(environment_id, name), is_new
 

@@ -32,7 +32,8 @@ _AFTER_EVERY_NAME = "~"  # sorts after every character of a name
 NOW = "SELECT clock_timestamp()"
 FIND_NUMBER = "SELECT number FROM bellringer.tasks WHERE environment_id = $1 AND name = $2"
 LOCK_TASK = "SELECT * FROM bellringer.tasks WHERE environment_id = $1 AND name = $2 FOR NO KEY UPDATE"
-# Indexes: tasks_pkey, and occurrences_pkey for the newest occurrence and those of a task with no fire time to come.
+# Indexes: tasks_pkey, and occurrences_pkey for the newest occurrence, the next one, and those of a task with no fire
+# time to come.
 # OFFSET 0: one look per task, never a hash table of all occurrences.
 READ_TASKS = """
 SELECT task.*,
@@ -41,6 +42,8 @@ SELECT task.*,
     last.started_at AS last_started_at, last.ended_at AS last_ended_at, last.outcome AS last_outcome,
     last.detail AS last_detail, last.missed_cause AS last_missed_cause, last.executor AS last_executor,
     last.is_manual AS last_is_manual, last.cancel_requested AS last_cancel_requested,
+    CASE WHEN task.is_planned AND task.state = 'active' THEN COALESCE(picked.fire_at, task.next_fire_at) END
+        AS fires_next_at,
     CASE WHEN task.state = 'active' AND task.next_fire_at IS NULL THEN NOT EXISTS (
         SELECT FROM bellringer.occurrences WHERE task = task.number AND ended_at IS NULL OFFSET 0
     ) ELSE false END AS is_finished
@@ -49,6 +52,10 @@ LEFT JOIN LATERAL (
     SELECT * FROM bellringer.occurrences
     WHERE task = task.number AND fire_at <= (SELECT clock_timestamp()) ORDER BY fire_at DESC LIMIT 1
 ) AS last ON true
+LEFT JOIN LATERAL (
+    SELECT fire_at FROM bellringer.occurrences
+    WHERE task = task.number AND fire_at > (SELECT clock_timestamp()) AND ended_at IS NULL ORDER BY fire_at LIMIT 1
+) AS picked ON true
 WHERE task.number = ANY ($1::bigint[])
 ORDER BY task.name
 """
@@ -351,6 +358,7 @@ def _task(row: asyncpg.Record) -> Task:
         problem=row["problem"],
         # Until a picker has planned it, this is no fire time.
         next_fire_at=row["next_fire_at"] if row["is_planned"] else None,
+        fires_next_at=row["fires_next_at"],
         last=last,
         created_at=row["created_at"],
         modified_at=row["modified_at"],

@@ -82,7 +82,8 @@ class OccurrenceDetail(OccurrenceView, frozen=True, kw_only=True):
 class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """A task: what was said of it, where a delay has become a time, and how it stands.
 
-    `last` is its newest occurrence that was due by now, `problem` why it was refused.
+    `next_fire_at` is the first fire time to come, `last` the newest occurrence that was due by now, `problem` says why
+    it was refused.
     """
 
     name: str
@@ -108,7 +109,7 @@ def task_view(task: Task) -> TaskView:
     return TaskView(
         name=task.name,
         state=task.state,
-        next_fire_at=task.next_fire_at,
+        next_fire_at=task.fires_next_at,
         last=None if task.last is None else occurrence_view(task.last),
         problem=task.problem,
         schedule=definition.schedule,
