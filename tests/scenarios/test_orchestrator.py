@@ -20,11 +20,13 @@ pytestmark = [pytest.mark.scenario, pytest.mark.parametrize("cluster", ["postgre
 
 KEY = "a-key-that-the-tests-set"
 QUICK = """
+[scheduler]
+concurrency = 2
+
 [orchestrator]
 driver = "processes"
 minimum = 1
 maximum = 3
-concurrency = 2
 interval_seconds = 1
 watch_seconds = 1
 look_ahead_seconds = 60

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.support.scheduler import Recorder, Stage, executing
 from tests.support.waiting import until
 
 from bellringer.broker import Broker
+from bellringer.kernel.errors import Overloaded
 from bellringer.scheduler import executor as executor_module
 from bellringer.scheduler.executor import Executor
 
@@ -51,3 +54,20 @@ async def test_an_executor_alone_with_long_runs_comes_back_to_what_waited(stage:
         for _ in range(4):
             await caller.next()
     assert sorted(run.task for run in caller.invocations) == [f"task{index}" for index in range(6)]
+
+
+async def test_what_could_not_be_given_back_starts_where_it_is(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await dispatch(stage, 3)
+    broker, caller, refused = Broker(stage.database), Recorder(), asyncio.Event()
+    caller.is_open.clear()
+
+    async def refuse(*_: object) -> None:
+        refused.set()
+        raise Overloaded("the database is busy")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker, "release", refuse)
+        async with executing(stage, caller, broker=broker, concurrency=2):
+            await refused.wait()
+            caller.is_open.set()
+            assert {(await caller.next()).task for _ in range(3)} == {"task0", "task1", "task2"}

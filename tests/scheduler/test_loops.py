@@ -150,11 +150,25 @@ async def test_watchers_report_a_missing_start_once(stage: Stage) -> None:
     assert await stage.kinds() == ["missed"] * 20
 
 
-@pytest.mark.parametrize("ago", [20, 600])
-async def test_what_is_in_time_or_late_for_long_is_not_reported(stage: Stage, watcher: Watcher, ago: float) -> None:
-    await stage.due(await stage.add_task(), ago=ago)
+async def test_what_is_in_time_is_not_reported(stage: Stage, watcher: Watcher) -> None:
+    await stage.due(await stage.add_task(), ago=20)
     await watcher.run_once()
     assert await stage.incidents() == []
+
+
+async def test_what_became_late_while_nobody_watched_is_reported(stage: Stage, watcher: Watcher) -> None:
+    await stage.due(await stage.add_task(), ago=24 * 3600)
+    await watcher.run_once()
+    assert await stage.kinds() == ["missed"]
+
+
+async def test_between_its_looks_at_all_a_watcher_looks_at_the_last_minute(stage: Stage, watcher: Watcher) -> None:
+    await watcher.run_once()
+    old, new = await stage.due(await stage.add_task(), ago=600), await stage.due(await stage.add_task("new"), ago=40)
+    await watcher.run_once()
+    assert [row["fire_at"] for row in await stage.incidents()] == [new.fire_at]
+    await Watcher(stage.database, SchedulerConfig()).run_once()  # as after a minute
+    assert [row["fire_at"] for row in await stage.incidents()] == [new.fire_at, old.fire_at]
 
 
 async def test_what_runs_is_over_or_waits_for_another_is_not_reported(stage: Stage, watcher: Watcher) -> None:
@@ -289,3 +303,14 @@ async def test_one_process_at_a_time_looks_at_the_zones(stage: Stage) -> None:
     task = await stage.add_task(cron="0 2 * * *", time_zone="Europe/Berlin", next_fire_at=by_old_rules)
     await Replanner(stage.database, SchedulerConfig()).run_once()
     assert (await stage.task(task))["next_fire_at"] == by_old_rules
+
+
+async def test_a_replanner_waits_for_no_task_that_somebody_changes(stage: Stage) -> None:
+    by_old_rules = (await stage.now()).replace(minute=30) + timedelta(days=3)
+    zoned = {"cron": "0 2 * * *", "time_zone": "Europe/Berlin", "next_fire_at": by_old_rules}
+    locked, other = await stage.add_task("locked", **zoned), await stage.add_task("other", **zoned)
+    async with asyncio.timeout(10), stage.database.transaction() as connection:
+        await connection.execute("SELECT FROM bellringer.tasks WHERE number = $1 FOR NO KEY UPDATE", locked)
+        await Replanner(stage.database, SchedulerConfig()).run_once()
+    assert (await stage.task(locked))["next_fire_at"] == by_old_rules
+    assert (await stage.task(other))["next_fire_at"] < by_old_rules

@@ -391,7 +391,11 @@ class Executor:
             self._durations.expect(self._config.dispatch_ahead_seconds)
             due = [held for held in self._ready if self._is_here(held)]
             self._ready.clear()
-            await self._hand_back(due, 0.0)
+            try:
+                await self._hand_back(due, 0.0)
+            finally:  # what could not be given back is still held on to, and would start nowhere
+                self._ready.extend(held for held in due if self._is_here(held))
+                self._pump()
 
     async def _leave(self) -> None:
         try:

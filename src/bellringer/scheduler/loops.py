@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -20,8 +23,9 @@ from bellringer.scheduler.events import EVENTS_QUEUE, EVENTS_SETTINGS
 from bellringer.scheduler.fire_times import fire_times_of
 
 _ANNOUNCE_BATCH = 500
-_WATCH_BATCH = 500
+_WATCH_BATCH = 5000
 _WATCH_SECONDS = 5.0
+_WATCH_ALL_SECONDS = 60.0
 _COLLECT_BATCH = 5000
 _COLLECT_SECONDS = 60.0
 _EXECUTORS_KEPT_SECONDS = 3600.0
@@ -67,20 +71,32 @@ class Announcer(Loop):
 
 
 class Watcher(Loop):
-    """Reports what has not started within the promise, without waiting for its start: it may never come."""
+    """Reports what has not started within the promise, without waiting for its start: it may never come.
+
+    Looks at what became late in the last minute, and once a minute at all: what became late while nobody watched, or
+    was picked late. To read all of a long queue every few seconds would be too much.
+    """
 
     def __init__(self, database: Database, config: SchedulerConfig) -> None:
         super().__init__("start watcher", interval_seconds=_WATCH_SECONDS)
         self._database = database
         self._promise_seconds = config.start_promise_seconds
+        self._retention_seconds = config.retention_seconds
+        self._saw_all_at = -math.inf
 
     async def run_once(self) -> bool:
         """Report one batch."""
+        now = asyncio.get_running_loop().time()
+        sees_all = now - self._saw_all_at >= _WATCH_ALL_SECONDS
+        look_back_seconds = self._retention_seconds if sees_all else _WATCH_ALL_SECONDS
         async with self._database.connection() as connection:
             reported = await upkeep_store.report_missed(
-                connection, self._promise_seconds, self._promise_seconds + 12 * _WATCH_SECONDS, _WATCH_BATCH
+                connection, self._promise_seconds, self._promise_seconds + look_back_seconds, _WATCH_BATCH
             )
-        return reported == _WATCH_BATCH
+        is_through = reported < _WATCH_BATCH
+        if sees_all and is_through:
+            self._saw_all_at = now
+        return not is_through
 
 
 class Collector(Loop):
@@ -126,7 +142,7 @@ class Replanner(Loop):
             return False
         async with self._database.connection() as connection:
             highest, tasks = await upkeep_store.zoned_tasks(connection, self._number, _REPLAN_NUMBERS)
-            changed = [(task, moment) for task in tasks if (moment := self._changed(task)) is not None]
+            changed = await asyncio.to_thread(self._all_changed, tasks)
             await upkeep_store.move_fire_times(connection, changed)
         if changed:
             _log.info("fire times moved with the rules of their zones", tasks=len(changed))
@@ -135,6 +151,10 @@ class Replanner(Loop):
             return True
         self._number = 0
         return False
+
+    def _all_changed(self, tasks: Sequence[upkeep_store.ZonedTask]) -> list[tuple[upkeep_store.ZonedTask, datetime]]:
+        """In a thread of its own: a batch takes some tenths of a second."""
+        return [(task, moment) for task in tasks if (moment := self._changed(task)) is not None]
 
     def _changed(self, task: upkeep_store.ZonedTask) -> datetime | None:
         """The next fire time, if it is another than is stored; not of what a picker may be about to take."""

@@ -20,7 +20,7 @@ WHERE id = ANY (ARRAY(
 ))
 RETURNING environment_id, id, kind, task_name, at, fire_at, last_fire_at, fire_times, attempt, cause, detail
 """
-# Index: occurrences_open. What became late before the time that is looked at was reported then, or is when it starts.
+# Index: occurrences_open.
 REPORT_MISSED = """
 WITH late AS MATERIALIZED (
     SELECT task, fire_at, stage FROM bellringer.occurrences
@@ -113,10 +113,16 @@ SELECT number, cron, time_zone, next_fire_at, clock_timestamp() AS now FROM bell
 WHERE number BETWEEN $1 AND $2 AND cron IS NOT NULL AND time_zone <> 'UTC' AND is_planned AND next_fire_at IS NOT NULL
 """
 HIGHEST_NUMBER = "SELECT COALESCE(max(number), 0) FROM bellringer.tasks"
+# Waits for no task that somebody else has locked: meanwhile pickers would pass by all the others. Index: tasks_pkey.
 MOVE_FIRE_TIMES = """
-UPDATE bellringer.tasks AS task SET next_fire_at = moved.new
-FROM unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[]) AS moved (number, old, new)
-WHERE task.number = moved.number AND task.next_fire_at = moved.old AND task.is_planned
+WITH free AS MATERIALIZED (
+    SELECT task.number, moved.new
+    FROM unnest($1::bigint[], $2::timestamptz[], $3::timestamptz[]) AS moved (number, old, new)
+    JOIN bellringer.tasks AS task ON task.number = moved.number
+    WHERE task.next_fire_at = moved.old AND task.is_planned
+    FOR NO KEY UPDATE OF task SKIP LOCKED
+)
+UPDATE bellringer.tasks AS task SET next_fire_at = free.new FROM free WHERE task.number = free.number
 """
 
 
@@ -200,7 +206,7 @@ async def zoned_tasks(connection: Connection, first: int, numbers: int) -> tuple
 
 
 async def move_fire_times(connection: Connection, moved: Sequence[tuple[ZonedTask, datetime]]) -> None:
-    """Set the next fire times of tasks, unless they have moved on meanwhile."""
+    """Set the next fire times of tasks, but of those that have moved on meanwhile or that somebody else has locked."""
     if moved:
         await connection.execute(
             MOVE_FIRE_TIMES,

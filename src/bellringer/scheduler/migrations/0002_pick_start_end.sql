@@ -198,6 +198,7 @@ BEGIN
     -- What is: few enough for one at a time.
     FOR ended IN
         SELECT occurrence.*, given.outcome AS new_outcome, given.detail AS new_detail, given.place,
+            task.environment_id, task.name,
             LEAST(task.retry_cap_seconds, task.retry_first_seconds * 2.0 ^ LEAST(given.attempt - 1, 64)) AS ceiling
         FROM unnest(in_tasks, in_fire_ats, in_attempts, in_outcomes, in_details) WITH ORDINALITY
             AS given (task, fire_at, attempt, outcome, detail, place)
@@ -217,6 +218,12 @@ BEGIN
             clock_timestamp(), ended.new_outcome, ended.new_detail, ended.executor)
         ON CONFLICT DO NOTHING;
         CONTINUE WHEN NOT FOUND;  -- it was given twice
+        -- A failure is for the policy to see to, a crash is news all the same.
+        INSERT INTO bellringer.incidents
+            (environment_id, task, task_name, kind, fire_at, attempt, detail, resolved_at)
+        SELECT ended.environment_id, ended.task, ended.name, 'crashed', ended.fire_at, ended.attempt, ended.new_detail,
+            clock_timestamp()
+        WHERE ended.new_outcome = 'crashed';
         UPDATE bellringer.occurrences
         SET stage = 0, attempt = ended.attempt + 1, dispatched_at = NULL, started_at = NULL, executor = NULL,
             missed_cause = NULL, due_at = clock_timestamp() + make_interval(secs => CASE
