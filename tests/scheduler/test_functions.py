@@ -141,6 +141,12 @@ def test_what_could_never_run_is_refused_when_it_is_decorated(
         ({"cron": "@daily", "time_zone": "Mars/Olympus"}, "schedule.time_zone"),
         ({"every_seconds": 0}, "schedule.every_seconds"),
         ({"cron": "@daily", "every_seconds": 5}, "schedule"),
+        ({"every_seconds": "5m"}, "every_seconds"),
+        ({"cron": 5}, "cron"),
+        ({"cron": "@daily", "overlap": "never"}, "overlap"),
+        ({"cron": "@daily", "misfire": "skip"}, "misfire"),
+        ({"cron": "@daily", "retry": 3}, "retry"),
+        ({"cron": "@daily", "time_limit_seconds": "5m"}, "time_limit_seconds"),
     ],
 )
 def test_a_schedule_that_is_none_is_refused_when_it_is_declared(
@@ -149,6 +155,12 @@ def test_a_schedule_that_is_none_is_refused_when_it_is_declared(
     with pytest.raises(InvalidInput) as refused:
         scheduler.task(name="work", **options)(lambda: None)
     assert refused.value.field == field
+
+
+def test_a_policy_may_be_given_by_its_name(scheduler: Scheduler) -> None:
+    scheduler.task(name="work", cron="@daily", overlap="queue")(lambda: None)  # type: ignore[call-overload]
+    ((_, declared),) = scheduler.declared()
+    assert declared.overlap is Overlap.QUEUE
 
 
 def test_a_name_is_given_once(scheduler: Scheduler) -> None:

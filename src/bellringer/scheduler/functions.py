@@ -26,12 +26,12 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, get_type_hints, overload
 
 import msgspec
 
 from bellringer.kernel.database import Connection
-from bellringer.kernel.errors import StartupError
+from bellringer.kernel.errors import InvalidInput, StartupError
 from bellringer.scheduler.definition import check_definition
 from bellringer.scheduler.model import (
     FunctionCall,
@@ -104,6 +104,25 @@ class Options(TypedDict, total=False):
     rerun_after_crash: bool
 
 
+_OPTION_TYPES = get_type_hints(Options)
+_WHEN_TYPES = get_type_hints(When)
+
+
+def _typed(options: Mapping[str, Any], types: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with their types: `"skip"` is `Overlap.SKIP`. Raises `InvalidInput` for one that has another."""
+    typed = dict(options)
+    for option in options.keys() & types.keys():
+        try:
+            typed[option] = msgspec.convert(options[option], types[option])
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"{option}: {error}", field=option) from None
+    return typed
+
+
+def _schedule(when: Mapping[str, Any]) -> Schedule:
+    return Schedule(**_typed({field: value for field, value in when.items() if value is not None}, _WHEN_TYPES))
+
+
 class Function(Generic[P, R]):
     """A function that tasks can call. To be had from `Scheduler.task`."""
 
@@ -116,7 +135,7 @@ class Function(Generic[P, R]):
         self.own_schedule = schedule
         self.signature = Signature(function)
         self._function = function
-        self._options = options
+        self._options = _typed(options, _OPTION_TYPES)
         if schedule is not None and self.signature.required:
             raise TypeError(f"{name} is scheduled without arguments, so {self.signature.required[0]} needs a default")
         check_definition(self.definition_for(schedule or _ANY_SCHEDULE, b"null"), now=datetime.now(UTC))
@@ -158,7 +177,7 @@ class BoundFunction:
 
     def definition(self, **when: Unpack[When]) -> TaskDefinition:
         """A task that calls the function so, for the HTTP API or `Tasks`. Raises `InvalidInput`."""
-        definition = self._function.definition_for(Schedule(**when), self._payload)
+        definition = self._function.definition_for(_schedule(when), self._payload)
         check_definition(definition, now=datetime.now(UTC))
         return definition
 
@@ -233,7 +252,7 @@ class Scheduler:
         """
         schedule = None
         if cron is not None or every_seconds is not None:
-            schedule = Schedule(cron=cron, time_zone=time_zone, every_seconds=every_seconds)
+            schedule = _schedule({"cron": cron, "time_zone": time_zone, "every_seconds": every_seconds})
 
         def decorate(function: Callable[..., Any]) -> Function[..., Any]:
             decorated = Function(function, name or function.__name__, schedule, options)
