@@ -177,7 +177,7 @@ async def test_an_invocation_tells_attempts_at_one_fire_time_by_one_key() -> Non
         verdict="run", environment_id=UUID(int=1), name="report", call='{"type": "function", "name": "f"}', payload="1"
     )
     invocation = read_invocation(dispatch, started)
-    assert invocation.key == "report@2026-01-01T00:00:00+00:00"
+    assert invocation.key == f"{UUID(int=1)}/report@2026-01-01T00:00:00+00:00"
     assert read_invocation(msgspec.structs.replace(dispatch, attempt=3), started).key == invocation.key
 
 

@@ -15,7 +15,7 @@ import msgspec
 from bellringer.scheduler.model import Call, Invocation, TaskNumber
 
 FIRE_AT = datetime(2026, 11, 21, 14, 45, tzinfo=UTC)
-KEY = "report@2026-11-21T14:45:00+00:00"
+KEY = f"{UUID(int=7)}/report@2026-11-21T14:45:00+00:00"
 
 _ENVIRONMENT = UUID(int=7)
 

@@ -294,7 +294,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """The same for every attempt at this fire time, and for no other: an idempotency key."""
-        return f"{self.task}@{self.fire_at.isoformat()}"
+        return f"{self.environment_id}/{self.task}@{self.fire_at.isoformat()}"
 
     @property
     def subject(self) -> str:
