@@ -79,7 +79,7 @@ async def test_a_function_is_called_that_the_transaction_of_an_order_scheduled(
         assert (program.returncode, told.decode()) == (0, "ordered 1\nrefused: an order needs an item\n"), complaint
         (name, key) = await until(lambda: reminder_of_an_order(database))
         assert name == "remind:1"
-        assert key.startswith("remind:1@")
+        assert "/remind:1@" in key
         tasks = {task["name"] for task in server.get("/v1/tasks")["tasks"]}
         assert tasks == {"remind:1", "tidy"}
         assert {function["name"] for function in server.get("/v1/functions")["functions"]} == {"remind", "tidy"}
@@ -91,7 +91,7 @@ async def reminder_of_an_order(database: Database) -> tuple[str, str] | None:
         row = await connection.fetchrow(
             "SELECT task.name, example.reminded_by FROM bellringer.occurrences AS occurrence "
             "JOIN bellringer.tasks AS task ON task.number = occurrence.task "
-            "JOIN example_orders AS example ON example.reminded_by LIKE task.name || '@%' "
+            "JOIN example_orders AS example ON example.reminded_by LIKE '%/' || task.name || '@%' "
             "WHERE occurrence.outcome = 'succeeded'"
         )
     return None if row is None else (row["name"], row["reminded_by"])
