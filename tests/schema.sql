@@ -1011,6 +1011,8 @@ CREATE INDEX occurrences_fire_at ON bellringer.occurrences USING btree ((fire_at
 
 CREATE INDEX occurrences_open ON bellringer.occurrences USING btree (stage, due_at) WHERE (stage < 2);
 
+CREATE INDEX run_durations_modified_at ON bellringer.run_durations USING btree (modified_at);
+
 CREATE INDEX scaling_decisions_at ON bellringer.scaling_decisions USING btree (at);
 
 CREATE INDEX tally_entries_owner ON bellringer.tally_entries USING btree (owner);

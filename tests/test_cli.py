@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.support.postgres import Cluster
 
-from bellringer import __version__
+from bellringer import __version__, cli
 from bellringer.config import VARIABLES
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import RateLimit, Scope, SigningKey
@@ -71,6 +71,16 @@ async def test_wrong_usage_is_exit_code_2_and_explains_itself(bellringer: Comman
         assert ended.code == 2
         assert ended.errors.startswith("Usage: ")
         assert "Traceback" not in ended.errors
+
+
+def test_an_argument_that_is_no_text_is_one_line_and_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bellringer", "tasks", "show", os.fsdecode(b"nightly\xff")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "bellringer: the argument 'nightly\\udcff' is not UTF-8\n"
 
 
 async def test_a_setting_that_is_wrong_is_one_line_and_exit_code_1(bellringer: CommandLine) -> None:

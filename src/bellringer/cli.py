@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 from uuid import UUID
@@ -22,7 +23,7 @@ from bellringer.config import VARIABLES, Config
 from bellringer.edge.keys import Keys
 from bellringer.edge.model import Scope, SigningPair, rate_limit_of
 from bellringer.kernel.clock import SystemClock
-from bellringer.kernel.errors import BellringerError
+from bellringer.kernel.errors import BellringerError, InvalidInput
 from bellringer.kernel.logs import configure_logs
 from bellringer.roles import Role
 from bellringer.tasks_cli import tasks_app
@@ -44,11 +45,21 @@ _SECRET = {"api_key", "database.url", "notifications.smtp.url", "orchestrator.we
 def main() -> NoReturn:
     """Run the command line."""
     try:
+        _check_text(sys.argv)
         app(standalone_mode=True)
     except BellringerError as error:
         sys.stderr.write(f"bellringer: {error}\n")
         sys.exit(1)
     sys.exit(0)
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Refuse what no request can carry: bytes that are no text. Raises `InvalidInput`."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"the argument {argument!a} is not UTF-8") from None
 
 
 @app.command()

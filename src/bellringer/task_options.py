@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,14 @@ def read_schedule(
         "starting_at": None if starting_at is None else read_moment(starting_at, "--starting-at"),
     }
     return {member: value for member, value in schedule.items() if value is not None}
+
+
+def check_company(options: Mapping[str, tuple[bool, Mapping[str, object]]]) -> None:
+    """Whether each option is there, and those that mean nothing without it: refuse what would silently be left out."""
+    for option, (is_there, companions) in options.items():
+        for companion, value in companions.items():
+            if not is_there and value not in (None, []):
+                raise typer.BadParameter(f"it goes with {option} only", param_hint=companion)
 
 
 def read_moment(text: str, option: str) -> str:

@@ -18,7 +18,7 @@ from bellringer import task_tables as tables
 from bellringer.kernel.errors import BellringerError
 from bellringer.replay import Api, NoAnswer, open_api, printable, url_of
 from bellringer.scheduler.model import IncidentKind, Misfire, Overlap, TaskState
-from bellringer.task_options import read_headers, read_moment, read_payload, read_schedule, read_seconds
+from bellringer.task_options import check_company, read_headers, read_moment, read_payload, read_schedule, read_seconds
 from bellringer.terminal import ConfigFile, Key, Url, console, known_key, read_settings, run
 
 tasks_app = typer.Typer(help="Make tasks, and look at what becomes of them.", no_args_is_help=True)
@@ -136,6 +136,15 @@ def create(
     wanted = [call for call, target in zip(calls, (http, queue, function, notify), strict=True) if target is not None]
     if len(wanted) != 1:
         raise typer.BadParameter("say what the task does: one of --http, --queue, --function, --notify")
+    check_company(
+        {
+            "--http": (http is not None, {"--method": method, "--header": headers}),
+            "--queue": (queue is not None, {"--group": group}),
+            "--notify": (notify is not None, {"--recipient": recipients, "--subject": subject}),
+            "--misfire all": (misfire is Misfire.ALL, {"--misfire-limit": misfire_limit}),
+            "--misfire window": (misfire is Misfire.WINDOW, {"--misfire-window": misfire_window}),
+        }
+    )
     asked = {
         "schedule": read_schedule(cron, time_zone, at, delay, every, starting_at),
         "call": {member: value for member, value in wanted[0].items() if value is not None},

@@ -490,3 +490,45 @@ def test_abandoned_functions_do_not_hold_up_the_end_of_the_process() -> None:
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, timeout=PATIENCE_SECONDS, check=False)
     assert ended.returncode == 0, ended.stderr.decode()
     assert ended.stdout.endswith(b"done\n")
+
+
+FORKING_PROGRAM = """
+import asyncio, os, sys
+from tests.support.scheduler_calls import invocation_of
+from bellringer.scheduler.callers.function import FunctionCaller
+from bellringer.scheduler.functions import Scheduler
+from bellringer.scheduler.model import FunctionCall
+
+scheduler = Scheduler()
+children = []
+
+@scheduler.task
+def fork() -> None:
+    children.append(os.fork())
+    if not children[-1]:
+        raise ValueError("in the child")
+
+@scheduler.task
+async def fork_in_the_loop() -> None:
+    children.append(os.fork())
+
+async def main():
+    caller = FunctionCaller(scheduler)
+    for name in ("fork", "fork_in_the_loop"):
+        await caller.call(invocation_of(FunctionCall(name=name)))
+    print(os.getpid(), [os.waitpid(child, 0)[0] == child for child in children])
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_that_a_function_forks_ends_with_the_function() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING_PROGRAM],
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert ended.stdout.endswith(b" [True, True]\n")
+    assert ended.stdout.count(b"\n") == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from bellringer.broker import QueueSettings
 from bellringer.edge.keys import Keys
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.events import EVENTS_QUEUE, EVENTS_SETTINGS, TaskEvent
-from bellringer.scheduler.loops import Announcer, Collector, Watcher
+from bellringer.scheduler.loops import Announcer, Collector, Replanner, Watcher
 from bellringer.scheduler.model import Outcome
 
 MONTH = 30 * 24 * 3600
@@ -244,3 +245,47 @@ async def test_one_process_at_a_time_collects(stage: Stage, collector: Collector
     assert len(await stage.fetch("SELECT FROM bellringer.occurrences")) == 1
     await collector.run_once()
     assert await stage.fetch("SELECT FROM bellringer.occurrences") == []
+
+
+async def test_durations_of_what_ran_long_ago_are_forgotten(stage: Stage, collector: Collector) -> None:
+    await stage.fetch(
+        "INSERT INTO bellringer.run_durations (subject, seconds, modified_at)"
+        " VALUES ('http old', '{1}', clock_timestamp() - make_interval(secs => $1)), ('http new', '{1}', DEFAULT)",
+        MONTH + 60,
+    )
+    await collector.run_once()
+    assert [row["subject"] for row in await stage.fetch("SELECT subject FROM bellringer.run_durations")] == ["http new"]
+
+
+async def test_fire_times_move_with_the_rules_of_their_zone(stage: Stage) -> None:
+    now = await stage.now()
+    by_old_rules = (now + timedelta(days=3)).replace(hour=12, minute=30, second=0, microsecond=0)
+    moved = await stage.add_task("moved", cron="0 2 * * *", time_zone="Europe/Berlin", next_fire_at=by_old_rules)
+    near = await stage.add_task(
+        "near", cron="0 2 * * *", time_zone="Europe/Berlin", next_fire_at=now + timedelta(seconds=100)
+    )
+    utc = await stage.add_task("utc", cron="0 2 * * *", next_fire_at=by_old_rules)
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    next_fire_at = (await stage.task(moved))["next_fire_at"]
+    assert now < next_fire_at < now + timedelta(days=1, hours=2)
+    assert next_fire_at.astimezone(ZoneInfo("Europe/Berlin")).strftime("%H:%M") == "02:00"
+    assert (await stage.task(near))["next_fire_at"] == now + timedelta(seconds=100)  # a picker may be about to take it
+    assert (await stage.task(utc))["next_fire_at"] == by_old_rules
+
+
+async def test_fire_times_that_are_right_stay(stage: Stage) -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    tomorrow = (await stage.now()).astimezone(berlin) + timedelta(days=2)
+    first = tomorrow.replace(month=1, day=1, hour=3, minute=15, second=0, microsecond=0)
+    right = first.replace(year=first.year + 1).astimezone(UTC)
+    task = await stage.add_task(cron="15 3 1 1 *", time_zone="Europe/Berlin", next_fire_at=right)
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    assert (await stage.task(task))["next_fire_at"] == right
+
+
+async def test_one_process_at_a_time_looks_at_the_zones(stage: Stage) -> None:
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    by_old_rules = await stage.now() + timedelta(days=3)
+    task = await stage.add_task(cron="0 2 * * *", time_zone="Europe/Berlin", next_fire_at=by_old_rules)
+    await Replanner(stage.database, SchedulerConfig()).run_once()
+    assert (await stage.task(task))["next_fire_at"] == by_old_rules

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from bellringer.scheduler import run as run_module
 from bellringer.scheduler.caller import Effect
@@ -92,6 +93,21 @@ async def test_what_went_wrong_is_text_that_the_database_takes() -> None:
     assert detail is not None
     assert detail.startswith("a\ufffdb?c")
     assert len(detail) == 4000
+
+
+async def test_the_log_says_where_a_call_failed_however_large_its_error() -> None:
+    async def act() -> None:
+        raise ValueError("y" * 1_000_000) from KeyError("x" * 1_000_000)
+
+    run, _ = run_of(act)
+    with capture_logs() as logs:
+        outcome, _ = await run.finish()
+    assert outcome is Outcome.FAILED
+    (log,) = logs
+    assert len(log["error"]) <= 4000
+    assert len(log["exception"]) < 20_000
+    assert "in act" in log["exception"]
+    assert "direct cause" in log["exception"]
 
 
 async def test_a_call_ends_at_its_time_limit() -> None:

@@ -33,6 +33,10 @@ class Durations:
             del runs[:KEPT]
         self.typical_seconds += (max(seconds, _SHORTEST_SECONDS) - self.typical_seconds) * _WEIGHT_OF_THE_NEWEST
 
+    def expect(self, seconds: float) -> None:
+        """Learn from runs that go on that one takes so long at least."""
+        self.typical_seconds = max(self.typical_seconds, seconds)
+
     async def write(self) -> None:
         """Write down what is new. Raises `Unavailable`; then it is written the next time."""
         if not self._new:

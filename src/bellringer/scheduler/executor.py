@@ -29,6 +29,7 @@ from bellringer.scheduler.caller import Caller
 from bellringer.scheduler.config import SchedulerConfig
 from bellringer.scheduler.database_clock import DatabaseClock
 from bellringer.scheduler.durations import Durations
+from bellringer.scheduler.held import Held
 from bellringer.scheduler.model import Outcome, kind_of
 from bellringer.scheduler.occurrence_store import AttemptEnd, Dispatch, Started, StartRequest
 from bellringer.scheduler.records import Records, insist
@@ -39,32 +40,18 @@ _CLAIM_LIMIT = 500
 _CLAIM_WAIT_SECONDS = 1.0
 _LOOK_FOR_CANCELLED_SECONDS = 1.0
 _ELSEWHERE_SECONDS = 10.0
+_LONG_RUN_SECONDS = 1.0
 _END_SECONDS = GRACE_SECONDS + 2.0
 
 _log = get_logger(__name__)
 _decode = msgspec.json.Decoder(Dispatch).decode
 
 
-class _Held:
-    """An occurrence that this executor has, with the message that brought it; times are the event loop's."""
-
-    __slots__ = ("claimed_at", "dispatch", "due_at", "is_unanswered", "message", "queue", "ready_at", "run")
-
-    def __init__(self, queue: Queue, message: Message, dispatch: Dispatch, claimed_at: float, due_at: float) -> None:
-        self.queue = queue
-        self.message = message
-        self.dispatch = dispatch
-        self.claimed_at = claimed_at
-        self.due_at = due_at
-        self.ready_at = due_at
-        self.is_unanswered = False
-        self.run: Run | None = None
-
-
 class Executor:
     """Runs the occurrences of some queues, `concurrency` at a time.
 
-    It holds more than that, as many as it expects to start in the seconds for which things are dispatched ahead.
+    It holds more than that, as many as it expects to start in the seconds for which things are dispatched ahead; when
+    runs turn out to be long it gives back what waits for them.
     """
 
     name = "executor"
@@ -89,11 +76,11 @@ class Executor:
         self._clock = DatabaseClock(database)
         self._durations = Durations(database)
         self._records = Records(database, self.id, config)
-        self._here: dict[Dispatch, _Held] = {}
-        self._waiting: list[tuple[float, int, _Held]] = []
+        self._here: dict[Dispatch, Held] = {}
+        self._waiting: list[tuple[float, int, Held]] = []
         self._order = itertools.count()
-        self._ready: deque[_Held] = deque()
-        self._running: set[_Held] = set()
+        self._ready: deque[Held] = deque()
+        self._running: set[Held] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
@@ -108,6 +95,7 @@ class Executor:
             asyncio.create_task(self._repeat(self._beat, self._config.executor_lost_seconds / 6)),
             asyncio.create_task(self._repeat(self._keep_hold, self._config.visibility_timeout_seconds / 4)),
             asyncio.create_task(self._repeat(self._look_for_cancelled, _LOOK_FOR_CANCELLED_SECONDS)),
+            asyncio.create_task(self._repeat(self._share, _LONG_RUN_SECONDS / 2)),
         ]
         try:
             await stopping.wait()
@@ -174,13 +162,13 @@ class Executor:
             if known := self._here.get(dispatch):
                 known.message = message  # the hold was lost, and the message came back to where it had been
                 continue
-            held = _Held(queue, message, dispatch, now, self._clock.loop_time(dispatch.due_at))
+            held = Held(queue, message, dispatch, now, self._clock.loop_time(dispatch.due_at))
             self._here[dispatch] = held
             heapq.heappush(self._waiting, (held.due_at, next(self._order), held))
         self._pump()
         return unreadable
 
-    def _is_here(self, held: _Held) -> bool:
+    def _is_here(self, held: Held) -> bool:
         return self._here.get(held.dispatch) is held
 
     def _pump(self) -> None:
@@ -210,7 +198,7 @@ class Executor:
 
     # From the start to the end
 
-    async def _go(self, held: _Held) -> None:
+    async def _go(self, held: Held) -> None:
         """Start an occurrence, run it, record its end, acknowledge its message."""
         try:
             started = await self._start(held)
@@ -238,7 +226,7 @@ class Executor:
         finally:
             self._free(held)
 
-    async def _start(self, held: _Held) -> Started:
+    async def _start(self, held: Held) -> Started:
         failures = 0
         while True:
             now = asyncio.get_running_loop().time()
@@ -260,7 +248,7 @@ class Executor:
             # This process stood still, and may have been given up for dead meanwhile, with what it was to run.
             held.is_unanswered |= started.verdict == "run"
 
-    async def _run(self, held: _Held, started: Started) -> None:
+    async def _run(self, held: Held, started: Started) -> None:
         began = time.perf_counter()
         try:
             invocation = read_invocation(held.dispatch, started)
@@ -282,25 +270,25 @@ class Executor:
                 return
         await self._end(held, outcome, detail)
 
-    async def _end(self, held: _Held, outcome: Outcome, detail: str | None) -> None:
+    async def _end(self, held: Held, outcome: Outcome, detail: str | None) -> None:
         ended = AttemptEnd(dispatch=held.dispatch, outcome=outcome, detail=detail)
         self._check(held, await self._records.end(ended))
 
-    def _check(self, held: _Held, is_news: bool) -> None:  # noqa: FBT001 - private
+    def _check(self, held: Held, is_news: bool) -> None:  # noqa: FBT001 - private
         """Another record that came before it stays: this attempt was given up for dead."""
         if not is_news:
             _log.warning("an end came too late", task=held.dispatch.task, fire_at=str(held.dispatch.fire_at))
 
     # Giving back
 
-    async def _acknowledge(self, held: _Held) -> None:
+    async def _acknowledge(self, held: Held) -> None:
         try:
             await self._broker.acknowledge(held.queue, held.message.receipt_handle)
         except ReceiptNotHeld:
             _log.info("a message came back while its occurrence ran", task=held.dispatch.task)
         self._drop(held)
 
-    async def _hand_back(self, all_held: Sequence[_Held], delay_seconds: float) -> None:
+    async def _hand_back(self, all_held: Sequence[Held], delay_seconds: float) -> None:
         for queue in self._queues:
             handles = [held.message.receipt_handle for held in all_held if held.queue is queue]
             if handles:
@@ -308,17 +296,17 @@ class Executor:
         for held in all_held:
             self._drop(held)
 
-    def _wait_again(self, held: _Held, seconds: float) -> None:
+    def _wait_again(self, held: Held, seconds: float) -> None:
         held.due_at = asyncio.get_running_loop().time() + seconds
         heapq.heappush(self._waiting, (held.due_at, next(self._order), held))
 
-    def _free(self, held: _Held) -> None:
+    def _free(self, held: Held) -> None:
         """Give the slot to the next."""
         if held in self._running:
             self._running.remove(held)
             self._pump()
 
-    def _drop(self, held: _Held) -> None:
+    def _drop(self, held: Held) -> None:
         if self._is_here(held):
             del self._here[held.dispatch]
             self._room.set()
@@ -394,6 +382,17 @@ class Executor:
                     if id(held.dispatch) in asked and held.run is not None:
                         held.run.cancel()
 
+    async def _share(self) -> None:
+        """Give back what is due while long runs have all slots: another executor may have one free for it."""
+        now = asyncio.get_running_loop().time()
+        if len(self._running) < self._config.concurrency or not self._ready:
+            return
+        if all(now - held.ready_at > _LONG_RUN_SECONDS for held in self._running):
+            self._durations.expect(self._config.dispatch_ahead_seconds)
+            due = [held for held in self._ready if self._is_here(held)]
+            self._ready.clear()
+            await self._hand_back(due, 0.0)
+
     async def _leave(self) -> None:
         try:
             await self._durations.write()
@@ -403,5 +402,5 @@ class Executor:
             _log.warning("could not sign off", error=repr(error))
 
 
-def _batches(all_held: Sequence[_Held]) -> list[Sequence[_Held]]:
+def _batches(all_held: Sequence[Held]) -> list[Sequence[Held]]:
     return [all_held[begin : begin + _CLAIM_LIMIT] for begin in range(0, len(all_held), _CLAIM_LIMIT)]

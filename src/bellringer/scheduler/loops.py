@@ -84,7 +84,7 @@ class Watcher(Loop):
 
 
 class Collector(Loop):
-    """Removes history and one-time tasks past their retention, and executors long gone; in one process at a time."""
+    """Removes what is past its retention, and executors long gone; in one process at a time."""
 
     def __init__(self, database: Database, config: SchedulerConfig) -> None:
         super().__init__("scheduler collector", interval_seconds=_COLLECT_SECONDS)
@@ -101,6 +101,7 @@ class Collector(Loop):
                 await upkeep_store.forget_occurrences(connection, self._retention_seconds, _COLLECT_BATCH),
                 await upkeep_store.forget_tasks(connection, self._retention_seconds, _COLLECT_BATCH),
                 await upkeep_store.forget_incidents(connection, self._retention_seconds, _COLLECT_BATCH),
+                await upkeep_store.forget_durations(connection, self._retention_seconds, _COLLECT_BATCH),
             ]
             await executor_store.forget_lost(connection, _EXECUTORS_KEPT_SECONDS)
         return max(removed) == _COLLECT_BATCH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 
 import msgspec
 
@@ -16,6 +17,7 @@ GRACE_SECONDS = 5.0
 """How long a call has to end once it was cancelled."""
 
 _MOST_CHARACTERS = 4000
+_MOST_LINES = 20
 
 _log = get_logger(__name__)
 _CALL: msgspec.json.Decoder[Call] = msgspec.json.Decoder(Call)
@@ -66,9 +68,10 @@ class Run:
     def failure(self, error: BaseException) -> tuple[Outcome, str]:
         """An error as an outcome, in text that the database takes."""
         text = _text(error) if isinstance(error, CallFailed) else f"{type(error).__name__}: {_text(error)}"
+        text = text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode().replace("\x00", "�")
         if not isinstance(error, CallFailed | Unavailable):
-            _log.warning("a call failed", task=self._invocation.task, error=text, exc_info=error)
-        return Outcome.FAILED, text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode().replace("\x00", "�")
+            _log.warning("a call failed", task=self._invocation.task, error=text, exception=_traceback(error))
+        return Outcome.FAILED, text
 
     async def _call(self) -> None:
         self.effect = await self._caller.call(self._invocation)
@@ -87,6 +90,12 @@ class Run:
             return Outcome.FAILED, "it was cancelled from within"
         error = task.exception()
         return (Outcome.SUCCEEDED, None) if error is None else self.failure(error)
+
+
+def _traceback(error: BaseException) -> str:
+    """Where it was raised. Shortened, for errors may hold megabytes, and recursions a thousand lines."""
+    parts = traceback.format_exception(error, limit=-_MOST_LINES)
+    return "".join(part if len(part) <= _MOST_CHARACTERS else f"{part[:_MOST_CHARACTERS]}…\n" for part in parts)
 
 
 def _text(error: BaseException) -> str:

@@ -95,6 +95,18 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
+# Index: run_durations_modified_at. Asked twice: a row may have been written anew meanwhile.
+FORGET_DURATIONS = """
+WITH gone AS (
+    DELETE FROM bellringer.run_durations WHERE subject = ANY (ARRAY(
+        SELECT subject FROM bellringer.run_durations
+        WHERE modified_at < (SELECT clock_timestamp()) - make_interval(secs => $1)
+        ORDER BY modified_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    )) AND modified_at < (SELECT clock_timestamp()) - make_interval(secs => $1)
+    RETURNING subject
+)
+SELECT count(*) FROM gone
+"""
 # Index: tasks_pkey.
 ZONED_TASKS = """
 SELECT number, cron, time_zone, next_fire_at, clock_timestamp() AS now FROM bellringer.tasks
@@ -163,6 +175,12 @@ async def forget_tasks(connection: Connection, seconds: float, limit: int) -> in
 async def forget_incidents(connection: Connection, seconds: float, limit: int) -> int:
     """Remove incidents of so long ago; return how many."""
     forgotten: int = await connection.fetchval(FORGET_INCIDENTS, seconds, limit)
+    return forgotten
+
+
+async def forget_durations(connection: Connection, seconds: float, limit: int) -> int:
+    """Remove the durations of what did not run for so long; return how many."""
+    forgotten: int = await connection.fetchval(FORGET_DURATIONS, seconds, limit)
     return forgotten
 
 

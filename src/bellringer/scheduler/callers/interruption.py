@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -27,7 +28,12 @@ class Interruption:
         self._was_asked_for = False
 
     def guard(self, function: Callable[[], R]) -> R:
-        """Call the function. Raises what it raises, or `Interrupted`."""
+        """Call the function. Raises what it raises, or `Interrupted`.
+
+        A child that the function forked ends here: it must not go on as a second executor, with the event loop, the
+        connections and the listening sockets of the first.
+        """
+        process = os.getpid()
         try:
             try:
                 self._open()
@@ -37,6 +43,9 @@ class Interruption:
         except Interrupted:  # it may have come in `_close`; it comes no second time
             self._close()
             raise
+        finally:
+            if os.getpid() != process:
+                os._exit(0)
 
     def interrupt(self) -> None:
         """Raise `Interrupted` in the function, once, if it is not over; if it has not begun, in its stead."""

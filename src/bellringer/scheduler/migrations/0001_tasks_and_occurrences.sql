@@ -119,6 +119,7 @@ CREATE TABLE bellringer.run_durations (
     seconds real[] NOT NULL,
     modified_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+CREATE INDEX run_durations_modified_at ON bellringer.run_durations (modified_at);
 COMMENT ON COLUMN bellringer.run_durations.subject IS 'A task by its number, or what one-time tasks call in common';
 COMMENT ON COLUMN bellringer.run_durations.seconds IS 'The newest runs, newest last, 200 at most';
 
