@@ -37,6 +37,31 @@ async def test_of_two_that_start_in_one_batch_one_runs(stage: Stage, overlap: st
     assert await stage.verdicts(await stage.due(task, ago=1), await stage.due(task)) == ["run", "gone"]
 
 
+@pytest.mark.parametrize("overlap", ["queue", "replace"])
+async def test_what_comes_due_in_the_batch_that_finds_the_other_dead_waits_for_nobody(
+    stage: Stage, overlap: str
+) -> None:
+    task = await stage.add_task(overlap=overlap)
+    dead = await stage.running(task, ago=1, executor=BOB)
+    await stage.lose(BOB)
+    second = await stage.due(task)
+    assert await stage.verdicts(dead, second) == ["wait", "gone"]
+    assert (await stage.occurrence(dead))["outcome"] == "crashed"
+    assert await stage.verdicts(await next_of(stage, second)) == ["run"]
+
+
+async def test_what_is_skipped_in_the_batch_that_finds_the_other_dead_is_skipped_before_that_ends(
+    stage: Stage,
+) -> None:
+    task = await stage.add_task(overlap="skip")
+    dead = await stage.running(task, ago=1, executor=BOB)
+    await stage.lose(BOB)
+    await stage.start(dead, await stage.due(task))
+    crashed, skipped = await stage.occurrences(task)
+    assert (crashed["outcome"], skipped["outcome"]) == ("crashed", "skipped")
+    assert skipped["ended_at"] <= crashed["ended_at"]
+
+
 async def test_what_was_skipped_in_one_batch_was_skipped_after_the_other_had_started(stage: Stage) -> None:
     task = await stage.add_task(overlap="skip")
     await stage.start(await stage.due(task, ago=1), await stage.due(task))

@@ -389,12 +389,6 @@ BEGIN
     FROM unnest(in_tasks) WITH ORDINALITY AS one (task, place) JOIN bellringer.tasks AS task ON task.number = one.task
     WHERE one.place = ANY (here);
 
-    IF cardinality(crashed_tasks) > 0 THEN
-        PERFORM bellringer.end_attempts(crashed_tasks, crashed_fire_ats, crashed_attempts,
-            array_fill('crashed'::text, ARRAY[cardinality(crashed_tasks)]),
-            array_fill('its executor died or lost touch while it ran'::text, ARRAY[cardinality(crashed_tasks)]));
-    END IF;
-
     RETURN QUERY
     WITH started AS (
         UPDATE bellringer.occurrences AS occurrence
@@ -448,4 +442,11 @@ BEGIN
         SELECT * INTO task FROM bellringer.tasks WHERE number = held_up_tasks[held_up];
         PERFORM bellringer.hold_up(task, held_up_fire_ats[held_up]);
     END LOOP;
+
+    -- Last, so that what was held up by one of these and waits for it is freed by its end.
+    IF cardinality(crashed_tasks) > 0 THEN
+        PERFORM bellringer.end_attempts(crashed_tasks, crashed_fire_ats, crashed_attempts,
+            array_fill('crashed'::text, ARRAY[cardinality(crashed_tasks)]),
+            array_fill('its executor died or lost touch while it ran'::text, ARRAY[cardinality(crashed_tasks)]));
+    END IF;
 END $$;
