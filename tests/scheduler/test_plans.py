@@ -10,9 +10,8 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-import msgspec
 import pytest
-from tests.support.accesses import accesses_of
+from tests.support.accesses import Case, check_accesses
 from tests.support.plans import MODES, PlanMode
 from tests.support.postgres import Cluster
 
@@ -65,15 +64,6 @@ SELECT 'task ' || number, '{{1,2,3}}' FROM generate_series(1, 20000) AS number;
 INSERT INTO bellringer.executors (id, host, process, concurrency)
 VALUES ('{EXECUTOR}', 'host', 1, 1), ('{DEAD}', 'host', 2, 1);
 """
-
-
-class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement with arguments, the indexes that it must use, and how many rows it may read in all."""
-
-    statement: str
-    arguments: tuple[object, ...]
-    indexes: set[str]
-    rows: int
 
 
 def fire_times(first: int, number: int) -> list[datetime]:
@@ -218,10 +208,4 @@ async def connection(request: pytest.FixtureRequest, cluster: Cluster) -> AsyncI
 async def test_a_statement_walks_its_indexes_and_reads_only_what_it_needs(
     connection: asyncpg.Connection[Any], name: str, mode: PlanMode
 ) -> None:
-    case = CASES[name]
-    accesses = await accesses_of(connection, case.statement, case.arguments, mode)
-    whole = [access for access in accesses if not access.is_index and access.rows and access.table not in SMALL]
-    assert whole == [], "reads whole tables"
-    found = [access for access in accesses if access.is_index and access.table not in SMALL]
-    assert case.indexes <= {access.name for access in found}
-    assert sum(access.rows for access in found) <= case.rows, f"reads too much: {found}"
+    await check_accesses(connection, CASES[name], mode, small=SMALL)

@@ -5,7 +5,7 @@ By the server's own counters: a plan tells nothing of the statements inside a fu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import asyncpg
@@ -34,6 +34,15 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A statement with arguments, the indexes that it must use, and how many rows it may read in all."""
+
+    statement: str
+    arguments: tuple[object, ...]
+    indexes: set[str]
+    rows: int
+
+
 async def accesses_of(
     connection: asyncpg.Connection[Any], statement: str, arguments: Sequence[object], mode: PlanMode
 ) -> list[Access]:
@@ -58,3 +67,15 @@ async def accesses_of(
         for row in after
         if row["scans"] > before[row["name"]]["scans"]
     ]
+
+
+async def check_accesses(
+    connection: asyncpg.Connection[Any], case: Case, mode: PlanMode, *, small: Collection[str]
+) -> None:
+    """Fail unless a statement walks its indexes and reads no more than it may; `small` tables do not matter."""
+    accesses = await accesses_of(connection, case.statement, case.arguments, mode)
+    whole = [access for access in accesses if not access.is_index and access.rows and access.table not in small]
+    assert whole == [], "reads whole tables"
+    found = [access for access in accesses if access.is_index and access.table not in small]
+    assert case.indexes <= {access.name for access in found}
+    assert sum(access.rows for access in found) <= case.rows, f"reads too much: {found}"
