@@ -74,10 +74,6 @@ CREATE FUNCTION bellringer.count_incidents() RETURNS trigger
     LANGUAGE plpgsql
     AS $$ … $$;
 
-CREATE FUNCTION bellringer.count_tasks(environments uuid[], names text[], changes bigint[]) RETURNS void
-    LANGUAGE sql
-    AS $$ … $$;
-
 CREATE FUNCTION bellringer.dead_letter(in_queue integer, in_seq bigint, in_attempts integer, in_claimed_at timestamp with time zone, in_group text, in_letters integer) RETURNS void
     LANGUAGE sql
     AS $$ … $$;

@@ -27,7 +27,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses are a hundredth of what they are."""
     monkeypatch.setattr(executor_module, "_END_SECONDS", 0.3)
     monkeypatch.setattr(executor_module, "_LOOK_FOR_CANCELLED_SECONDS", 0.01)
-    monkeypatch.setattr(records_module, "_backoff", Backoff(first_seconds=0.002, cap_seconds=0.05))
+    monkeypatch.setattr(records_module, "BACKOFF", Backoff(first_seconds=0.002, cap_seconds=0.05))
     monkeypatch.setattr(run_module, "GRACE_SECONDS", 0.05)
 
 

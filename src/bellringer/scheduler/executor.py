@@ -19,7 +19,6 @@ from uuid import UUID
 import msgspec
 
 from bellringer.broker import Broker, Message, Queue, ReceiptNotHeld
-from bellringer.kernel.backoff import Backoff
 from bellringer.kernel.database import Database
 from bellringer.kernel.errors import BellringerError, Overloaded, Unavailable
 from bellringer.kernel.ids import uuid7
@@ -32,7 +31,7 @@ from bellringer.scheduler.durations import Durations
 from bellringer.scheduler.held import Held
 from bellringer.scheduler.model import Outcome, kind_of
 from bellringer.scheduler.occurrence_store import AttemptEnd, Dispatch, Started, StartRequest
-from bellringer.scheduler.records import Records, insist
+from bellringer.scheduler.records import BACKOFF, Records, insist
 from bellringer.scheduler.run import GRACE_SECONDS, Run, read_invocation
 
 _MOST_HELD = 10_000
@@ -84,7 +83,6 @@ class Executor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
-        self._backoff = Backoff(first_seconds=0.2, cap_seconds=5.0)
         self._is_stopping = False
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -126,7 +124,7 @@ class Executor:
                 failures += 1
                 is_news = failures == 1 and not isinstance(error, Unavailable)
                 _log.warning("could not claim", queue=queue.name, error=repr(error), exc_info=is_news)
-                await asyncio.sleep(self._backoff.wait_seconds(failures))
+                await asyncio.sleep(BACKOFF.wait_seconds(failures))
 
     async def _claim_some(self, queue: Queue) -> None:
         room = self._capacity() - len(self._here)
@@ -240,7 +238,7 @@ class Executor:
                 if self._is_stopping:
                     raise
                 failures += 1
-                await asyncio.sleep(self._backoff.wait_seconds(failures))
+                await asyncio.sleep(BACKOFF.wait_seconds(failures))
                 continue
             waited_seconds = asyncio.get_running_loop().time() - now
             if started.verdict not in {"run", "here"} or waited_seconds < self._config.executor_lost_seconds / 2:

@@ -172,9 +172,6 @@ class Outcome(StrEnum):
     SKIPPED = "skipped"
 
 
-FAILURES = frozenset({Outcome.FAILED, Outcome.TIMED_OUT, Outcome.CRASHED})
-
-
 class OccurrenceState(StrEnum):
     """Where an occurrence stands."""
 

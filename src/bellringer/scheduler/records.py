@@ -27,7 +27,8 @@ _EFFECT_FAULTS = (InvalidInput, NotFound, Conflict, asyncpg.PostgresError)
 """Of these one run is at fault; those that it shared a transaction with try again without it."""
 
 _log = get_logger(__name__)
-_backoff = Backoff(first_seconds=0.2, cap_seconds=5.0)
+BACKOFF = Backoff(first_seconds=0.2, cap_seconds=5.0)
+"""Between tries of an executor to get something from the database, or to it."""
 
 
 class Records:
@@ -96,4 +97,4 @@ async def insist(work: Callable[[], Awaitable[T | None]], *, on: type[Exception]
         except on as error:
             failures += 1
             _log.warning("the database did not take it", failures=failures, error=repr(error))
-            await asyncio.sleep(_backoff.wait_seconds(failures))
+            await asyncio.sleep(BACKOFF.wait_seconds(failures))

@@ -2,16 +2,6 @@
 -- a client may change a task in a transaction that goes on for long, and nothing else may stand still for that. A picker
 -- takes the others; of a start or an end that cannot be now, its executor is told so, and asks again.
 
--- Adds to the counts of environments: (environment, name, change) by position.
-CREATE FUNCTION bellringer.count_tasks(environments uuid[], names text[], changes bigint[]) RETURNS void
-LANGUAGE sql AS $$
-    INSERT INTO bellringer.tally_entries (owner, name, change)
-    SELECT environment, name, sum(change)
-    FROM unnest($1, $2, $3) AS counted (environment, name, change)
-    GROUP BY environment, name
-    HAVING sum(change) <> 0
-$$;
-
 -- Records what a picker planned for tasks that it has locked: fire times that run, fire times that are skipped, and by
 -- task (numbers, next_fire_ats, problems) what comes next, or why nothing does.
 CREATE FUNCTION bellringer.pick(
@@ -78,7 +68,7 @@ BEGIN
     INSERT INTO bellringer.incidents
         (environment_id, task, task_name, kind, fire_at, last_fire_at, cause, detail)
     VALUES (in_task.environment_id, in_task.number, in_task.name, 'skipped', in_fire_at, in_fire_at, 'overlap', reason);
-    PERFORM bellringer.count_tasks(ARRAY[in_task.environment_id], ARRAY['tasks.skipped'], ARRAY[1]::bigint[]);
+    INSERT INTO bellringer.tally_entries (owner, name, change) VALUES (in_task.environment_id, 'tasks.skipped', 1);
 END $$;
 
 -- Puts an occurrence that is due while another one of its task runs where the task says: it waits, or is skipped. The
